@@ -1,0 +1,36 @@
+"""What one device computes: every op as a folder of interchangeable implementations.
+
+    kernels/<op>/__init__.py   the contract        kernels/<op>/_torch.py   the truth
+    kernels/<op>/_triton.py    the fast one        kernels/<op>/_numba.py   its readable twin (Numba CUDA)
+    kernels/<op>/_cpu.py       what runs without a GPU     kernels/<op>/cases.py   inputs and costs for tests and benchmarks
+
+The folder uses relative imports only: copy it under any name and import it there.
+"""
+
+from ._backend import BACKENDS
+from .bags import Bags, TableSpec, check_ids
+from .bucketize import Buckets, RowShards, bucketize
+from .pooled_lookup import pooled_lookup
+from .segment_grads import segment_grads
+from .sparse_update import sparse_update, update_rows
+from .unique_ids import Unique, unique_ids
+
+OPS = ("pooled_lookup", "unique_ids", "bucketize", "segment_grads", "sparse_update")
+"""The only list of ops: tests, benchmarks and the ahead-of-time compile check walk it."""
+
+__all__ = [
+    "BACKENDS",
+    "OPS",
+    "Bags",
+    "Buckets",
+    "RowShards",
+    "TableSpec",
+    "Unique",
+    "bucketize",
+    "check_ids",
+    "pooled_lookup",
+    "segment_grads",
+    "sparse_update",
+    "unique_ids",
+    "update_rows",
+]
