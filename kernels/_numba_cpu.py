@@ -1,0 +1,205 @@
+"""What the `_cpu.py` files share: how they are compiled, the thread layer, prefetch, radix sort, sums of segments.
+
+Everything here is strict IEEE (no fastmath), so no result depends on the vector width, the thread count or the caller: a
+compiled loop adds in the order it is written.
+"""
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Callable
+from pathlib import Path
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import njit, prange, types
+from numba.extending import intrinsic
+
+ROWS_AHEAD = 16
+"""Rows that the loops prefetch ahead: enough to hide a memory latency of about 100 ns behind rows of 512 B."""
+
+LANES = 16
+"""Partial sums of a sum over columns: column j goes to lane j % LANES, then the lanes are added pairwise."""
+
+DIGIT_BITS = 11
+"""Most bits of a radix digit: 2^11 counters of 8 B stay in the first-level cache."""
+
+
+def _require_thread_layer() -> None:
+    """Set Numba's thread layer to OpenMP: `workqueue` aborts the process when two Python threads run kernels at once."""
+    chosen = numba.config.THREADING_LAYER
+    try:
+        running = numba.threading_layer()
+    except ValueError:  # none started yet
+        running = None
+    if running not in (None, "omp", "tbb") or chosen == "workqueue":
+        raise RuntimeError(
+            f"backend 'cpu' needs Numba's thread layer 'omp' (or 'tbb'), given {running or chosen!r}: unset NUMBA_THREADING_LAYER, "
+            "and import the kernels before other Numba code runs in parallel"
+        )
+    if running is not None or chosen == "tbb":
+        return
+    try:
+        from numba.np.ufunc import omppool  # noqa: F401 (loads libgomp, which is what may be missing)
+    except ImportError as error:
+        raise RuntimeError(
+            f"backend 'cpu' needs Numba's thread layer 'omp', which cannot be loaded ({error}): install libgomp, "
+            "or tbb and set NUMBA_THREADING_LAYER=tbb"
+        ) from error
+    numba.config.THREADING_LAYER = "omp"
+
+
+_require_thread_layer()
+
+# Numba's on-disk cache notices a change of the file of the compiled function only; the code below is compiled into others' files.
+_CACHE = Path(__file__).parent / "__pycache__" / f"cpu-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]}"
+
+
+def kernel(function: Callable) -> Callable:
+    """Compile `function` for parallel runs without the GIL, kept on disk until it, or this file, changes."""
+    before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(_CACHE)
+    try:
+        return njit(parallel=True, nogil=True, cache=True, error_model="numpy")(function)
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+inlined = njit(nogil=True, error_model="numpy")
+"""Compile a function that kernels call: it becomes part of each of them."""
+
+
+@intrinsic
+def _prefetch(typingctx, array, offset):  # noqa: ANN001, ANN202 (Numba types)
+    """Ask for the cache line of element `offset` (of the flat data) of `array`; any offset is allowed, nothing is read."""
+    signature = types.void(array, types.intp)
+
+    def codegen(context, builder, signature, args):  # noqa: ANN001, ANN202
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        pointer, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
+        function_type = ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32])
+        function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], function_type)
+        address = builder.bitcast(builder.gep(data, [args[1]]), pointer)
+        builder.call(function, [address, i32(0), i32(3), i32(1)])  # for reading, keep in all caches, data
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
+@inlined
+def prefetch_row(table, row):  # noqa: ANN001, ANN201
+    """Ask for every cache line of `table[row]`."""
+    dim = table.shape[1]
+    for column in range(0, dim, 64 // table.itemsize):
+        _prefetch(table, row * dim + column)
+
+
+@inlined
+def prefetch_one(array, index):  # noqa: ANN001, ANN201
+    """Ask for the cache line of `array[index]`."""
+    _prefetch(array, index)
+
+
+@inlined
+def dot(a, b, lanes):  # noqa: ANN001, ANN201
+    """Sum of a[j] * b[j] in an order that depends on the length only: by lane, then the lanes pairwise. `lanes` [LANES] is scratch."""
+    for lane in range(LANES):
+        lanes[lane] = 0
+    whole = len(a) - len(a) % LANES
+    for column in range(0, whole, LANES):
+        for lane in range(LANES):
+            lanes[lane] += a[column + lane] * b[column + lane]
+    for lane in range(len(a) - whole):
+        lanes[lane] += a[whole + lane] * b[whole + lane]
+    half = LANES // 2
+    while half:
+        for lane in range(half):
+            lanes[lane] += lanes[lane + half]
+        half //= 2
+    return lanes[0]
+
+
+@inlined
+def sum_segment(total, grad_out, bag_of, weights, order, low, high):  # noqa: ANN001, ANN201
+    """total[:] = sum over i in low .. high - 1 of  weights[order[i]] * grad_out[bag_of[order[i]]],  one i after another.
+
+    `weights` of length 0 count as ones. segment_grads and sparse_update both call this, so their sums agree bit for bit.
+    """
+    dim = grad_out.shape[1]
+    for i in range(low, high):
+        position = order[i]
+        bag = bag_of[position]
+        if len(weights):
+            weight = weights[position]
+            if i == low:
+                for j in range(dim):
+                    total[j] = weight * grad_out[bag, j]
+            else:
+                for j in range(dim):
+                    total[j] += weight * grad_out[bag, j]
+        elif i == low:
+            for j in range(dim):
+                total[j] = grad_out[bag, j]
+        else:
+            for j in range(dim):
+                total[j] += grad_out[bag, j]
+
+
+@kernel
+def bag_of_position(offsets):  # noqa: ANN001, ANN201
+    """The bag of each position, [N] int32."""
+    bag_of = np.empty(offsets[-1], np.int32)
+    for bag in prange(len(offsets) - 1):
+        for position in range(offsets[bag], offsets[bag + 1]):
+            bag_of[position] = bag
+    return bag_of
+
+
+def cut(starts: np.ndarray, threads: int, per_segment: int) -> np.ndarray:
+    """Cut segments into `threads` runs of about equal work: [threads + 1] segment numbers, first 0, last all.
+
+    Segment s holds the positions starts[s] .. starts[s + 1] - 1; it costs one per position and `per_segment` once.
+    """
+    segments = len(starts) - 1
+    total = int(starts[-1]) + per_segment * segments
+    cuts = np.empty(threads + 1, np.int64)
+    for t in range(threads + 1):
+        cuts[t] = bisect_left(range(segments), total * t // threads, key=lambda s: int(starts[s]) + per_segment * s)
+    cuts[threads] = segments
+    return cuts
+
+
+def cut_evenly(n: int, threads: int) -> np.ndarray:
+    """Cut 0 .. n - 1 into `threads` runs of about equal length: [threads + 1] numbers, first 0, last n."""
+    return np.arange(threads + 1) * n // threads
+
+
+def sort_words(words: np.ndarray, shift: int, bits: int, cuts: np.ndarray) -> np.ndarray:
+    """`words` [N] int64 sorted by `bits` bits from bit `shift`, stable, in passes of about equal digits, one thread to a run of `cuts`. Overwrites `words`."""
+    passes = -(-bits // DIGIT_BITS)
+    spare = np.empty_like(words)
+    for i in range(passes):
+        first, last = bits * i // passes, bits * (i + 1) // passes
+        _radix_pass(words, spare, shift + first, last - first, cuts)
+        words, spare = spare, words
+    return words
+
+
+@kernel
+def _radix_pass(words, out, shift, bits, cuts):  # noqa: ANN001, ANN202
+    """Stable counting sort of `words` by `bits` bits from bit `shift` into `out`; any `cuts` give the same result."""
+    threads, buckets = len(cuts) - 1, 1 << bits
+    at = np.zeros((threads, buckets), np.int64)
+    for t in prange(threads):
+        for i in range(cuts[t], cuts[t + 1]):
+            at[t, (words[i] >> shift) & (buckets - 1)] += 1
+    before = 0
+    for bucket in range(buckets):
+        for t in range(threads):
+            count = at[t, bucket]
+            at[t, bucket] = before
+            before += count
+    for t in prange(threads):
+        for i in range(cuts[t], cuts[t + 1]):
+            bucket = (words[i] >> shift) & (buckets - 1)
+            out[at[t, bucket]] = words[i]
+            at[t, bucket] += 1

@@ -1,0 +1,81 @@
+"""pooled_lookup with Numba on the CPU: a thread takes whole bags; rows are prefetched ahead of the sum."""
+
+import numba
+import numpy as np
+from numba import prange
+from torch import Tensor
+
+from .._numba_cpu import LANES, ROWS_AHEAD, cut, dot, kernel, prefetch_row
+
+
+def pooled_lookup(table: Tensor, ids: Tensor, offsets: Tensor, weights: Tensor | None, pooling: str) -> Tensor:
+    out = table.new_empty(len(offsets) - 1, table.shape[1])
+    weights = table.new_empty(0) if weights is None else weights
+    starts = offsets.numpy()
+    cuts = cut(starts, numba.get_num_threads(), per_segment=1)
+    _pool(out.numpy(), table.detach().numpy(), ids.numpy(), starts, weights.detach().numpy(), pooling == "mean", cuts)
+    return out
+
+
+def weights_grad(grad_out: Tensor, table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
+    out = table.new_empty(len(ids))
+    starts = offsets.numpy()
+    cuts = cut(starts, numba.get_num_threads(), per_segment=1)
+    _dot(out.numpy(), grad_out.detach().numpy(), table.detach().numpy(), ids.numpy(), starts, cuts)
+    return out
+
+
+@kernel
+def _pool(out, table, ids, offsets, weights, mean, cuts):
+    dim = table.shape[1]
+    for t in prange(len(cuts) - 1):
+        last = offsets[cuts[t + 1]]
+        for i in range(offsets[cuts[t]], min(offsets[cuts[t]] + ROWS_AHEAD, last)):
+            prefetch_row(table, ids[i])
+        for bag in range(cuts[t], cuts[t + 1]):
+            for j in range(dim):
+                out[bag, j] = 0
+            low, high = offsets[bag], offsets[bag + 1]
+            i = low
+            while (
+                i + 4 <= high
+            ):  # four rows at a time: `out` is read and written once for all, added to in the same order
+                for k in range(i + ROWS_AHEAD, min(i + ROWS_AHEAD + 4, last)):
+                    prefetch_row(table, ids[k])
+                a, b, c, d = ids[i], ids[i + 1], ids[i + 2], ids[i + 3]
+                if len(weights):
+                    p, q, r, s = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
+                    for j in range(dim):
+                        out[bag, j] = (
+                            (out[bag, j] + p * table[a, j]) + q * table[b, j] + r * table[c, j] + s * table[d, j]
+                        )
+                else:
+                    for j in range(dim):
+                        out[bag, j] = out[bag, j] + table[a, j] + table[b, j] + table[c, j] + table[d, j]
+                i += 4
+            while i < high:
+                if i + ROWS_AHEAD < last:
+                    prefetch_row(table, ids[i + ROWS_AHEAD])
+                a = ids[i]
+                if len(weights):
+                    for j in range(dim):
+                        out[bag, j] += weights[i] * table[a, j]
+                else:
+                    for j in range(dim):
+                        out[bag, j] += table[a, j]
+                i += 1
+            if mean and high > low:
+                for j in range(dim):
+                    out[bag, j] /= high - low
+
+
+@kernel
+def _dot(out, grad_out, table, ids, offsets, cuts):
+    for t in prange(len(cuts) - 1):
+        lanes = np.empty(LANES, table.dtype)
+        last = offsets[cuts[t + 1]]
+        for bag in range(cuts[t], cuts[t + 1]):
+            for i in range(offsets[bag], offsets[bag + 1]):
+                if i + ROWS_AHEAD < last:
+                    prefetch_row(table, ids[i + ROWS_AHEAD])
+                out[i] = dot(grad_out[bag], table[ids[i]], lanes)

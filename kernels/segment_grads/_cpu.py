@@ -1,0 +1,36 @@
+"""segment_grads with Numba on the CPU: a thread takes whole rows, so nothing is added to by two of them."""
+
+import numba
+import numpy as np
+from numba import prange
+from torch import Tensor
+
+from .._numba_cpu import bag_of_position, cut, kernel, sum_segment
+
+
+def segment_grads(
+    grad_out: Tensor, offsets: Tensor, weights: Tensor | None, pooling: str, order: Tensor, starts: Tensor
+) -> Tensor:
+    terms, bag_of, scale = terms_of(grad_out, offsets, weights, pooling)
+    out = grad_out.new_empty(len(starts) - 1, grad_out.shape[1])
+    cuts = cut(starts.numpy(), numba.get_num_threads(), per_segment=1)
+    _sum(out.numpy(), terms, bag_of, scale, order.numpy(), starts.numpy(), cuts)
+    return out
+
+
+def terms_of(
+    grad_out: Tensor, offsets: Tensor, weights: Tensor | None, pooling: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What a position adds to its row: (one term per bag [bags, dim], the bag of each position [N] int32, its factor [N] or none [0])."""
+    grad_out = grad_out.detach()
+    if pooling == "mean":
+        grad_out = grad_out / offsets.diff()[:, None]  # no position uses the nan of an empty bag
+    scale = grad_out.new_empty(0) if weights is None else weights.detach()
+    return grad_out.numpy(), bag_of_position(offsets.numpy()), scale.numpy()
+
+
+@kernel
+def _sum(out, terms, bag_of, scale, order, starts, cuts):
+    for t in prange(len(cuts) - 1):
+        for u in range(cuts[t], cuts[t + 1]):
+            sum_segment(out[u], terms, bag_of, scale, order, starts[u], starts[u + 1])

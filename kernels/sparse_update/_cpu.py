@@ -1,0 +1,68 @@
+"""sparse_update with Numba on the CPU: sum a row's gradient in a thread's cache, then change the row, while the next rows come."""
+
+import numba
+import numpy as np
+from numba import prange
+from torch import Tensor
+
+from .._numba_cpu import LANES, ROWS_AHEAD, cut, dot, kernel, prefetch_one, prefetch_row, sum_segment
+from ..segment_grads._cpu import terms_of
+
+PER_ROW = 4
+"""What a row costs (its weights come from memory and go back), in positions (their gradients come from the cache)."""
+
+
+def sparse_update(
+    table: Tensor,
+    state: Tensor | None,
+    rows: Tensor,
+    grad_out: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    pooling: str,
+    order: Tensor,
+    starts: Tensor,
+    optimizer: str,
+    lr: float,
+    eps: float,
+) -> None:
+    terms, bag_of, scale = terms_of(grad_out, offsets, weights, pooling)
+    weight = table.detach().numpy()
+    number = weight.dtype.type
+    cuts = cut(starts.numpy(), numba.get_num_threads(), PER_ROW)
+    index = (rows.numpy(), terms, bag_of, scale, order.numpy(), starts.numpy(), cuts)
+    if optimizer == "sgd":
+        _sgd(weight, number(lr), *index)
+    else:
+        _rowwise_adagrad(weight, state.detach().numpy(), number(lr), number(eps), *index)
+
+
+@kernel
+def _sgd(table, lr, rows, terms, bag_of, scale, order, starts, cuts):
+    dim = table.shape[1]
+    for t in prange(len(cuts) - 1):
+        grad = np.empty(dim, table.dtype)
+        for u in range(cuts[t], cuts[t + 1]):
+            if u + ROWS_AHEAD < cuts[t + 1]:
+                prefetch_row(table, rows[u + ROWS_AHEAD])
+            sum_segment(grad, terms, bag_of, scale, order, starts[u], starts[u + 1])
+            row = rows[u]
+            for j in range(dim):
+                table[row, j] -= lr * grad[j]
+
+
+@kernel
+def _rowwise_adagrad(table, state, lr, eps, rows, terms, bag_of, scale, order, starts, cuts):
+    dim = table.shape[1]
+    for t in prange(len(cuts) - 1):
+        grad, lanes = np.empty(dim, table.dtype), np.empty(LANES, table.dtype)
+        for u in range(cuts[t], cuts[t + 1]):
+            if u + ROWS_AHEAD < cuts[t + 1]:
+                prefetch_row(table, rows[u + ROWS_AHEAD])
+                prefetch_one(state, rows[u + ROWS_AHEAD])
+            sum_segment(grad, terms, bag_of, scale, order, starts[u], starts[u + 1])
+            row = rows[u]
+            state[row] += dot(grad, grad, lanes) / dim
+            step = lr / (np.sqrt(state[row]) + eps)
+            for j in range(dim):
+                table[row, j] -= step * grad[j]
