@@ -33,7 +33,8 @@ class Claim:
 
 def show(rows: Iterable[tuple[Claim, Path]], console: Console) -> None:
     """Print the claims, each with the path of the figure that shows it."""
-    table = Table("claim", "paper's figure", "what came out here", "kind", "figure", show_lines=True)
+    table = Table("claim", "paper's figure", "what came out here", "kind", show_lines=True)
+    table.add_column("figure", overflow="fold")
     for claim, figure in rows:
         table.add_row(claim.claim, claim.paper, claim.got, claim.kind, str(figure))
     console.print(table)
