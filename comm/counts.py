@@ -1,0 +1,63 @@
+"""What a batch asks of a strategy: counts of keys and distinct rows, from which costs follow."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels import Bags
+
+from .shards import Shards
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Counts of one global batch over `world` ranks. [world, world] is from source to owner; all int64.
+
+    `batch` [world] samples; `tables` [world] tables that a rank holds a part of; `keys` [world, world] ids; `unique`
+    [world, world]
+    distinct rows of the source's ids; `touched` [world] distinct rows of a rank's ids; `union` distinct rows of all.
+    `replicated` tables have no owner: `tables`, `keys` and `unique` are zero.
+    """
+
+    batch: Tensor
+    tables: Tensor
+    keys: Tensor
+    unique: Tensor
+    touched: Tensor
+    union: int
+    table_count: int
+    weighted: bool
+
+    @staticmethod
+    def of(shards: Shards, batches: Sequence[Bags]) -> "Counts":
+        """Count `batches`, one of each rank. Uses plain torch, not the kernels whose traffic it predicts."""
+        world, tables = len(batches), len(shards.tables)
+        keys = torch.zeros(world, world, dtype=torch.int64)
+        unique, owners = torch.zeros_like(keys), {(c.table, c.part): c.rank for c in shards.cells}
+        touched, union = torch.zeros(world, dtype=torch.int64), 0
+        for number in range(tables):
+            cells = [cell for cell in shards.cells if cell.table == number]
+            distinct = []
+            for source, bags in enumerate(batches):
+                batch = len(bags) // tables
+                ids = bags.ids[bags.offsets[number * batch] : bags.offsets[(number + 1) * batch]].long()
+                distinct.append(ids.unique())
+                touched[source] += len(distinct[-1])
+                if cells:
+                    for counted, seen in ((keys, ids), (unique, distinct[-1])):
+                        parts = seen // cells[0].span if cells[0].span else seen % cells[0].parts
+                        for part, n in zip(*parts.unique(return_counts=True), strict=True):
+                            counted[source, owners[number, int(part)]] += n
+            union += len(torch.cat(distinct).unique())
+        return Counts(
+            batch=torch.tensor([len(bags) // tables for bags in batches]),
+            tables=torch.tensor([len(held) for held in shards.tables_of_rank]),
+            keys=keys,
+            unique=unique,
+            touched=touched,
+            union=union,
+            table_count=tables,
+            weighted=any(bags.weights is not None for bags in batches),
+        )

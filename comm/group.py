@@ -1,0 +1,262 @@
+"""Groups of ranks: the four collectives, over real processes (`TorchGroup`) or threads (`SimGroup`), with every byte
+counted.
+
+Every call to torch.distributed in this project is in this file. Calls block; what runs beside them is the executor's
+business
+(a blocking collective in a thread releases the interpreter). All ranks must make the same calls in the same order.
+"""
+
+import datetime
+import os
+import signal
+import threading
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import Any
+from unittest import mock
+
+import numba
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure, record
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+
+class Group(ABC):
+    """`size` ranks, `ranks_per_node` of them to a node, node-major; this one is `rank`.
+
+    `sent[label]` [size] int64 counts the bytes that this rank sent to each other rank under that label (nothing to
+    itself).
+    """
+
+    def __init__(self, rank: int, size: int, ranks_per_node: int | None = None) -> None:
+        self.rank, self.size = rank, size
+        self.ranks_per_node = size if ranks_per_node is None else ranks_per_node
+        if size % self.ranks_per_node:
+            raise ValueError(f"ranks_per_node: expected a divisor of {size} ranks, given {self.ranks_per_node}")
+        self.sent: dict[str, Tensor] = defaultdict(lambda: torch.zeros(size, dtype=torch.int64))
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes."""
+        return self.size // self.ranks_per_node
+
+    def node_of(self, rank: int) -> int:
+        """Node of `rank`."""
+        return rank // self.ranks_per_node
+
+    def all_to_all(self, x: Tensor, send: Sequence[int], receive: Sequence[int], label: str) -> Tensor:
+        """Send `send[r]` leading entries of `x` to each rank r in order; returns what came, rank-major, `receive[r]`
+        from r.
+        """
+        if len(send) != self.size or len(receive) != self.size or sum(send) != len(x):
+            raise ValueError(
+                f"{label}: expected {self.size} splits that sum to {len(x)}, given {list(send)}, {list(receive)}"
+            )
+        entry = x[:1].numel() * x.itemsize if len(x) else 0
+        self._count(label, [n * entry for n in send])
+        return self._all_to_all(x.contiguous(), list(send), list(receive))
+
+    def exchange(self, x: Tensor, label: str) -> Tensor:
+        """Send row r of `x` [size, ...] to rank r; returns [size, ...], row r from rank r."""
+        ones = [1] * self.size
+        return self.all_to_all(x, ones, ones, label)
+
+    def all_gather(self, x: Tensor, sizes: Sequence[int], label: str) -> Tensor:
+        """Every rank's `x` [sizes[rank], ...], rank-major. Sent directly to each peer: (size - 1) * bytes of x a
+        rank.
+        """
+        copies = x.repeat(self.size, *[1] * (x.ndim - 1))
+        return self.all_to_all(copies, [len(x)] * self.size, sizes, label)
+
+    def all_reduce(self, x: Tensor, label: str) -> Tensor:
+        """Sum of every rank's `x`, in the order of the library (a ring's, by the counted bytes): fast, not
+        canonical.
+        """
+        chunks = [len(part) * x.itemsize for part in torch.tensor_split(x.flatten(), self.size)]
+        after, twice = (self.rank + 1) % self.size, (self.rank + 2) % self.size
+        bytes_ = 2 * sum(chunks) - chunks[after] - chunks[twice]
+        self._count(label, [bytes_ if r == after else 0 for r in range(self.size)])
+        return self._all_reduce(x)
+
+    def reduce_scatter(self, x: Tensor, label: str) -> Tensor:
+        """Sum over ranks of row `rank` of their `x` [size, ...], in the order of the library. Bytes as in a ring."""
+        after = (self.rank + 1) % self.size
+        bytes_ = (self.size - 1) * x[0].numel() * x.itemsize
+        self._count(label, [bytes_ if r == after else 0 for r in range(self.size)])
+        return self._reduce_scatter(x)
+
+    def _count(self, label: str, bytes_: Sequence[int]) -> None:
+        counted = torch.tensor(bytes_, dtype=torch.int64)
+        counted[self.rank] = 0
+        self.sent[label] += counted
+
+    def barrier(self) -> None:
+        """Return once every rank is here."""
+        self._barrier()
+
+    @abstractmethod
+    def _barrier(self) -> None: ...
+
+    @abstractmethod
+    def _all_to_all(self, x: Tensor, send: list[int], receive: list[int]) -> Tensor: ...
+
+    @abstractmethod
+    def _all_reduce(self, x: Tensor) -> Tensor: ...
+
+    @abstractmethod
+    def _reduce_scatter(self, x: Tensor) -> Tensor: ...
+
+
+class TorchGroup(Group):
+    """Ranks as processes under torch.distributed: NCCL on GPUs, gloo on CPUs, started by torchrun."""
+
+    def __init__(self, ranks_per_node: int | None = None) -> None:
+        super().__init__(dist.get_rank(), dist.get_world_size(), ranks_per_node)
+
+    @staticmethod
+    def start(timeout_s: float = 30.0) -> "TorchGroup":
+        """Join the process group that torchrun describes in the environment. A peer silent for `timeout_s` is an
+        error.
+        """
+        if "RANK" not in os.environ:
+            raise RuntimeError("expected to be started by torchrun (RANK, WORLD_SIZE, MASTER_ADDR are not set)")
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        if backend == "nccl":
+            torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_s))
+        return TorchGroup(int(os.environ["LOCAL_WORLD_SIZE"]))
+
+    def stop(self) -> None:
+        """Leave the process group."""
+        dist.destroy_process_group()
+
+    def _barrier(self) -> None:
+        dist.barrier()
+
+    def _all_to_all(self, x: Tensor, send: list[int], receive: list[int]) -> Tensor:
+        out = x.new_empty((sum(receive), *x.shape[1:]))
+        dist.all_to_all_single(out, x, receive, send)
+        return out
+
+    def _all_reduce(self, x: Tensor) -> Tensor:
+        out = x.clone()
+        dist.all_reduce(out)
+        return out
+
+    def _reduce_scatter(self, x: Tensor) -> Tensor:
+        out = torch.empty_like(x[0])
+        dist.reduce_scatter(out, list(x.unbind(0)))
+        return out
+
+
+def launch(size: int, run: Callable[..., Any], *args: Any) -> list[Any]:
+    """Run `run(group, *args)` on `size` processes of this machine under torchrun's launcher; returns what each returned.
+
+    `run`, `args` and the results must pickle. One thread a rank. A rank that dies ends the others; the error names it.
+    """
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=size,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        start_method="spawn",
+        max_restarts=0,
+        monitor_interval=0.2,
+    )
+    one_thread = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+    with mock.patch.dict(os.environ, one_thread):
+        try:
+            results = elastic_launch(config, _rank_main)(run, *args)
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            raise RuntimeError(f"rank {rank} of {size} died: {_cause(failure)}") from error
+    return [results[rank] for rank in range(size)]
+
+
+@record
+def _rank_main(run: Callable[..., Any], *args: Any) -> Any:
+    torch.set_num_threads(1)
+    group = TorchGroup.start()
+    result = run(group, *args)
+    group.stop()
+    return result
+
+
+def _cause(failure: ProcessFailure) -> str:
+    """What ended a process, in words."""
+    if failure.exitcode < 0:
+        return f"killed by {signal.Signals(-failure.exitcode).name}"
+    message = failure.message
+    return message["message"] if isinstance(message, dict) else str(message)
+
+
+class _Exchange:
+    """What the threads of one simulated group share: a slot for each rank, and a barrier around reading them."""
+
+    def __init__(self, size: int, timeout_s: float) -> None:
+        self.slots: list[Any] = [None] * size
+        self.barrier = threading.Barrier(size, timeout=timeout_s)
+
+
+class SimGroup(Group):
+    """Ranks as threads of this process: exact and quick, for tests and byte counts. See `simulate`."""
+
+    def __init__(self, rank: int, size: int, ranks_per_node: int | None, shared: _Exchange) -> None:
+        super().__init__(rank, size, ranks_per_node)
+        self._shared = shared
+
+    def _barrier(self) -> None:
+        self._shared.barrier.wait()
+
+    def _post(self, value: Any) -> list[Any]:
+        """Every rank's `value`. The second barrier keeps a fast rank from overwriting what a slow one still reads."""
+        self._shared.slots[self.rank] = value
+        self._shared.barrier.wait()
+        values = list(self._shared.slots)
+        self._shared.barrier.wait()
+        return values
+
+    def _all_to_all(self, x: Tensor, send: list[int], receive: list[int]) -> Tensor:
+        arrived = [parts[self.rank] for parts in self._post(torch.split(x, send))]
+        if [len(part) for part in arrived] != receive:
+            raise ValueError(f"rank {self.rank}: expected {receive} entries, given {[len(part) for part in arrived]}")
+        out = torch.cat(arrived)
+        self._shared.barrier.wait()  # the sender may reuse its buffer only once everybody has copied
+        return out
+
+    def _all_reduce(self, x: Tensor) -> Tensor:
+        return torch.stack(self._post(x.clone())).sum(0)
+
+    def _reduce_scatter(self, x: Tensor) -> Tensor:
+        return torch.stack([other[self.rank] for other in self._post(x.clone())]).sum(0)
+
+
+def simulate(
+    size: int, run: Callable[[SimGroup], Any], ranks_per_node: int | None = None, timeout_s: float = 60.0
+) -> list[Any]:
+    """Run `run(group)` on `size` ranks as threads; returns what each returned. The first rank that fails is named."""
+    shared = _Exchange(size, timeout_s)
+    results: list[Any] = [None] * size
+    failures: list[tuple[int, BaseException]] = []
+
+    def rank_main(rank: int) -> None:
+        numba.set_num_threads(1)  # ranks share the machine
+        try:
+            results[rank] = run(SimGroup(rank, size, ranks_per_node, shared))
+        except BaseException as error:
+            failures.append((rank, error))
+            shared.barrier.abort()
+
+    threads = [threading.Thread(target=rank_main, args=(rank,), name=f"rank {rank}") for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        rank, error = failures[0]
+        raise RuntimeError(f"rank {rank} of {size} failed: {type(error).__name__}: {error}") from error
+    return results

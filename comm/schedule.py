@@ -1,0 +1,66 @@
+"""Phases in order, on streams: what the executor runs is what the simulator prices.
+
+A Phase is a function from named values to named values, on one resource. A Schedule is a tuple of phases in an order
+that
+every rank shares. Values live in a Frame for one step; dependencies follow from the names.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+Resource = Literal["compute", "network", "host_link"]
+Frame = dict[str, Any]
+"""The values of one step on one rank, by name."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """`gives` = `run(*needs)`, on `resource`. One name given: `run` returns the value; several: a tuple; none: None."""
+
+    name: str
+    run: Callable[..., Any]
+    needs: tuple[str, ...]
+    gives: tuple[str, ...]
+    resource: Resource
+
+    def scoped(self, label: str, outer: tuple[str, ...] = ()) -> "Phase":
+        """The same phase with its name and its values under `label.`, but for the `outer` names, which stay as they
+        are.
+        """
+
+        def scope(names: tuple[str, ...]) -> tuple[str, ...]:
+            return tuple(name if name in outer else f"{label}.{name}" for name in names)
+
+        return replace(self, name=f"{label}.{self.name}", needs=scope(self.needs), gives=scope(self.gives))
+
+    def __call__(self, frame: Frame) -> None:
+        """Run on the values of `frame`, and leave the results there."""
+        result = self.run(*(frame[name] for name in self.needs))
+        if len(self.gives) == 1:
+            frame[self.gives[0]] = result
+        elif self.gives:
+            frame.update(zip(self.gives, result, strict=True))
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Phases in the order in which every rank issues them. `inputs` are the values a Frame holds before the first
+    phase.
+
+    Raises ValueError if a phase needs a value that nothing before it gives, or gives one that exists.
+    """
+
+    phases: tuple[Phase, ...]
+    inputs: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        known = set(self.inputs)
+        for phase in self.phases:
+            for name in phase.needs:
+                if name not in known:
+                    raise ValueError(f"phase {phase.name!r} needs {name!r}, which no earlier phase or input gives")
+            for name in phase.gives:
+                if name in known:
+                    raise ValueError(f"phase {phase.name!r} gives {name!r}, which exists already")
+                known.add(name)

@@ -1,0 +1,99 @@
+"""Runs a Schedule: one thread per resource, each taking its phases in the schedule's order.
+
+All ranks issue their network phases in the same order from one thread, so collectives match however long a compute
+phase
+takes. A phase starts when the values that it needs are there; with `overlap=False` everything runs in the caller's
+thread.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import get_args
+
+from comm.schedule import Frame, Phase, Resource, Schedule
+
+
+@dataclass(frozen=True)
+class Event:
+    """One phase as it ran: seconds of `time.perf_counter` at start and end."""
+
+    phase: str
+    resource: Resource
+    start: float
+    end: float
+
+
+class PhaseError(RuntimeError):
+    """A phase failed; the message names it."""
+
+
+class Executor:
+    """Runs schedules, one step at a time. `started` is called in each stream's thread first (to set its thread
+    count, say).
+    """
+
+    def __init__(self, overlap: bool = False, started: Callable[[], None] | None = None) -> None:
+        self.overlap, self.started = overlap, started
+
+    def run(self, schedule: Schedule, frame: Frame) -> list[Event]:
+        """Run every phase on `frame`, which then holds all values. Returns what ran when, by start.
+
+        Raises PhaseError naming the first phase that failed; phases that had not begun then do not run.
+        """
+        missing = [name for name in schedule.inputs if name not in frame]
+        if missing:
+            raise ValueError(f"frame: expected the inputs {', '.join(schedule.inputs)}; missing {', '.join(missing)}")
+        step = _Step(schedule, frame)
+        if not self.overlap:
+            step.take(schedule.phases)
+        else:
+            streams = [tuple(p for p in schedule.phases if p.resource == r) for r in get_args(Resource)]
+            threads = [threading.Thread(target=self._stream, args=(step, stream)) for stream in streams if stream]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        if step.failure:
+            phase, error = step.failure
+            if not isinstance(error, Exception):
+                raise error  # Ctrl-C and the like stay what they are
+            raise PhaseError(f"phase {phase!r} failed: {type(error).__name__}: {error}") from error
+        return sorted(step.events, key=lambda event: event.start)
+
+    def _stream(self, step: "_Step", phases: tuple[Phase, ...]) -> None:
+        if self.started:
+            self.started()
+        step.take(phases)
+
+
+class _Step:
+    """One run of a schedule: which values are there, and whether a phase failed."""
+
+    def __init__(self, schedule: Schedule, frame: Frame) -> None:
+        self.frame = frame
+        self.events: list[Event] = []
+        self.failure: tuple[str, BaseException] | None = None
+        self._changed = threading.Condition()
+        self._there = set(schedule.inputs)
+
+    def take(self, phases: tuple[Phase, ...]) -> None:
+        """Run `phases` in order, each once its needs are there; stop at the first failure anywhere."""
+        for phase in phases:
+            with self._changed:
+                self._changed.wait_for(lambda needs=phase.needs: self.failure or self._there.issuperset(needs))
+                if self.failure:
+                    return
+            start = time.perf_counter()
+            try:
+                phase(self.frame)
+            except BaseException as error:
+                with self._changed:
+                    self.failure = self.failure or (phase.name, error)
+                    self._changed.notify_all()
+                return
+            with self._changed:
+                self.events.append(Event(phase.name, phase.resource, start, time.perf_counter()))
+                self._there.update(phase.gives)
+                self._changed.notify_all()
