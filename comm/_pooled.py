@@ -1,7 +1,7 @@
 """The pooled exchange: ids go to the owners of their rows, owners pool what they hold, partial sums come back.
 
-What `tablewise` and `rowwise` share. A bag whose rows lie on R ranks is the canonical sum of R partial sums.
-EMBark calls this the reduction-based cluster. Bytes back are R * batch * dim a table, however many ids a bag has.
+What `tablewise` and `rowwise` share. A bag whose rows lie on R ranks is the canonical sum of R partial sums. EMBark
+calls this the reduction-based cluster. Bytes back are R * batch * dim a table, however many ids a bag has.
 """
 
 from typing import NamedTuple

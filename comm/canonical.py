@@ -1,9 +1,8 @@
 """Sums in the canonical order, the same bits under every strategy.
 
 Each rank sums its own part of the batch first, by position; the sums of a node's ranks are added in rank order; the
-sums of
-the nodes are added in node order. So two strategies that route the same gradients differently update with the same
-numbers.
+sums of the nodes are added in node order. So two strategies that route the same gradients differently update with the
+same numbers.
 """
 
 from collections.abc import Callable, Sequence
@@ -65,8 +64,7 @@ def group_by_row(
     """Sum gradients per row up to the last level of the canonical order; `sparse_update` adds that one.
 
     `rows`, `source` [N] int64: row and sending rank of each id, rank-major; `grads`, `offsets`, `weights` as in
-    `segment_grads`.
-    `summed` says that a rank's gradients are one per row already.
+    `segment_grads`. `summed` says that a rank's gradients are one per row already.
     """
     levels: list[Callable[[Tensor], Tensor]] = []
     if not summed and group.size > 1:

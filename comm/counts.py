@@ -16,9 +16,8 @@ class Counts:
     """Counts of one global batch over `world` ranks. [world, world] is from source to owner; all int64.
 
     `batch` [world] samples; `tables` [world] tables that a rank holds a part of; `keys` [world, world] ids; `unique`
-    [world, world]
-    distinct rows of the source's ids; `touched` [world] distinct rows of a rank's ids; `union` distinct rows of all.
-    `replicated` tables have no owner: `tables`, `keys` and `unique` are zero.
+    [world, world] distinct rows of the source's ids; `touched` [world] distinct rows of a rank's ids; `union`
+    distinct rows of all. `replicated` tables have no owner: `tables`, `keys` and `unique` are zero.
     """
 
     batch: Tensor

@@ -2,8 +2,8 @@
 counted.
 
 Every call to torch.distributed in this project is in this file. Calls block; what runs beside them is the executor's
-business
-(a blocking collective in a thread releases the interpreter). All ranks must make the same calls in the same order.
+business (a blocking collective in a thread releases the interpreter). All ranks must make the same calls in the same
+order.
 """
 
 import datetime
@@ -72,9 +72,7 @@ class Group(ABC):
         return self.all_to_all(copies, [len(x)] * self.size, sizes, label)
 
     def all_reduce(self, x: Tensor, label: str) -> Tensor:
-        """Sum of every rank's `x`, in the order of the library (a ring's, by the counted bytes): fast, not
-        canonical.
-        """
+        """Sum of every rank's `x`, in the order of the library: fast, not canonical. Bytes as in a ring."""
         chunks = [len(part) * x.itemsize for part in torch.tensor_split(x.flatten(), self.size)]
         after, twice = (self.rank + 1) % self.size, (self.rank + 2) % self.size
         bytes_ = 2 * sum(chunks) - chunks[after] - chunks[twice]
@@ -153,9 +151,11 @@ class TorchGroup(Group):
 
 
 def launch(size: int, run: Callable[..., Any], *args: Any) -> list[Any]:
-    """Run `run(group, *args)` on `size` processes of this machine under torchrun's launcher; returns what each returned.
+    """Run `run(group, *args)` on `size` processes of this machine under torchrun's launcher; returns what each
+    returned.
 
-    `run`, `args` and the results must pickle. One thread a rank. A rank that dies ends the others; the error names it.
+    `run`, `args` and the results must pickle. One thread a rank. A rank that dies ends the others; the error names
+    it.
     """
     config = LaunchConfig(
         min_nodes=1,

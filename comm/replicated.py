@@ -2,8 +2,7 @@
 data-parallel cluster.
 
 The ranks agree on the union of their touched rows, place their gradients in a dense buffer of that height and sum it
-in canonical
-order; then each applies the same update to its own copy, so the copies stay equal bit for bit.
+in canonical order; then each applies the same update to its own copy, so the copies stay equal bit for bit.
 """
 
 from typing import NamedTuple

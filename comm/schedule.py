@@ -1,8 +1,7 @@
 """Phases in order, on streams: what the executor runs is what the simulator prices.
 
 A Phase is a function from named values to named values, on one resource. A Schedule is a tuple of phases in an order
-that
-every rank shares. Values live in a Frame for one step; dependencies follow from the names.
+that every rank shares. Values live in a Frame for one step; dependencies follow from the names.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,7 @@
 """The stacked arrays of one strategy: which rows of which tables lie where on each rank.
 
 Tables of one width under one strategy are stacked. A *cell* is one (table, row part); a rank's array holds its cells
-one after
-another, in table order then part order. `RowShards` is this in the form that the `bucketize` kernel reads.
+one after another, in table order then part order. `RowShards` is this in the form that the `bucketize` kernel reads.
 """
 
 from collections.abc import Sequence

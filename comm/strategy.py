@@ -1,7 +1,8 @@
 """The Strategy protocol: the phases of one exchange, each with its cost.
 
-A strategy carries tables of one width. Its phases take `bags` (table-major) to `pooled` [tables * batch, dim] and, once
-`grad` [tables * batch, dim] is there, update its store. Names of values and phases are under the strategy's label.
+A strategy carries tables of one width. Its phases take `bags` (table-major) to `pooled` [tables * batch, dim] and,
+once `grad` [tables * batch, dim] is there, update its store. Names of values and phases are under the strategy's
+label.
 """
 
 from importlib import import_module

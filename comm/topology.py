@@ -24,9 +24,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Topology:
-    """`nodes` x `ranks_per_node` ranks, node-major. `links` by "<link>/<collective>", for example
-    "intra/all_to_all".
-    """
+    """`nodes` x `ranks_per_node` ranks, node-major. `links` by "<link>/<collective>", as in "intra/all_to_all"."""
 
     nodes: int
     ranks_per_node: int

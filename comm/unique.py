@@ -1,8 +1,8 @@
-"""De-duplicated rows: each rank asks for the distinct rows of its batch, owners send them once, the rank pools itself.
+"""De-duplicated rows: each rank asks for the distinct rows of its batch, owners send them once, the rank pools
+itself.
 
 EMBark's unique-based cluster, and the base of FEC. Rows lie on several ranks by modulo or by range. Bytes follow the
-distinct
-rows, not the bags; gradients are summed per distinct row before they travel back.
+distinct rows, not the bags; gradients are summed per distinct row before they travel back.
 """
 
 from typing import NamedTuple

@@ -1,8 +1,8 @@
 """One embedding over a Plan: tables under different strategies behind one module.
 
 Tables of one strategy, width and dtype form a *team*: one stacked array, one exchange, a fixed number of collectives
-however many
-tables there are. The module gives its phases to a Schedule (training), or runs the forward ones itself (evaluation).
+however many tables there are. The module gives its phases to a Schedule (training), or runs the forward ones itself
+(evaluation).
 """
 
 from collections.abc import Sequence
@@ -44,9 +44,8 @@ class ShardedEmbedding(nn.Module):
     """The embedding tables of a model, spread over `group` as `plan` says.
 
     Rows begin as `init_rows` by (seed, table, row, column): the same weights under every plan. `forward(bags)` takes
-    table-major bags of the
-    whole model (local batch) to pooled [batch, sum of dims], tables in order. Gradients enter by the phases of
-    `backward`.
+    table-major bags of the whole model (local batch) to pooled [batch, sum of dims], tables in order. Gradients enter
+    by the phases of `backward`.
     """
 
     def __init__(

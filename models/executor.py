@@ -1,9 +1,8 @@
 """Runs a Schedule: one thread per resource, each taking its phases in the schedule's order.
 
 All ranks issue their network phases in the same order from one thread, so collectives match however long a compute
-phase
-takes. A phase starts when the values that it needs are there; with `overlap=False` everything runs in the caller's
-thread.
+phase takes. A phase starts when the values that it needs are there; with `overlap=False` everything runs in the
+caller's thread.
 """
 
 import threading
@@ -30,8 +29,8 @@ class PhaseError(RuntimeError):
 
 
 class Executor:
-    """Runs schedules, one step at a time. `started` is called in each stream's thread first (to set its thread
-    count, say).
+    """Runs schedules, one step at a time. `started` is called in each stream's thread first (to set its thread count,
+    say).
     """
 
     def __init__(self, overlap: bool = False, started: Callable[[], None] | None = None) -> None:

@@ -1,8 +1,7 @@
 """One training step as a Schedule: embedding forward, dense forward and backward, embedding backward, dense update.
 
 Losses are sums over samples divided by the global batch, so gradients add up over ranks. Dense gradients are summed
-in canonical order
-(`ring=True`: in the library's order, faster, not comparable bit for bit).
+in canonical order (`ring=True`: in the library's order, faster, not comparable bit for bit).
 """
 
 from collections.abc import Callable, Iterator
@@ -46,8 +45,7 @@ class TrainingStep:
     """Builds the Schedule of one step of `model` (with `.embedding` and `.dense(dense, pooled)`).
 
     Inputs of the frame: `step`, `lr`, `training`, `bags`, `dense` [batch, features], `label` [batch], `global_batch`
-    (int). It gives
-    `loss`, the mean over the global batch, on every rank.
+    (int). It gives `loss`, the mean over the global batch, on every rank.
     """
 
     inputs = (*INPUTS, "bags", "dense", "label", "global_batch")

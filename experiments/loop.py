@@ -1,0 +1,136 @@
+"""The training loop: steps of a model over a click stream, learning rates, evaluation on held-out samples."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from comm.group import Group
+from comm.plan import Plan
+from comm.store import SparseOptimizer
+from experiments.data.batch import DENSE, ClickBatch, ClickStream, rank_slice
+from experiments.metrics import ClickMetrics
+from experiments.schedules import WarmupDecay
+from models.dcn import DLRMDCNv2
+from models.dlrm import DLRM
+from models.embedding import ShardedEmbedding
+from models.executor import Event, Executor
+from models.step import TrainingStep
+
+ModelName = Literal["dcnv2", "dlrm"]
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """What is trained: widths of the MLPs (`top` without its last 1), low-rank cross (dcnv2 only), dtype of the dense
+    part.
+    """
+
+    name: ModelName = "dcnv2"
+    bottom: tuple[int, ...] = (64, 16)
+    top: tuple[int, ...] = (128, 64)
+    cross_layers: int = 2
+    cross_rank: int = 32
+    bf16: bool = False
+    seed: int = 0
+
+    def build(self, embedding: ShardedEmbedding) -> DLRM | DLRMDCNv2:
+        """The model over `embedding`."""
+        dtype = torch.bfloat16 if self.bf16 else torch.float32
+        top = (*self.top, 1)
+        if self.name == "dlrm":
+            return DLRM(embedding, DENSE, self.bottom, top, dense_dtype=dtype, seed=self.seed)
+        return DLRMDCNv2(
+            embedding, DENSE, self.bottom, top,
+            cross_layers=self.cross_layers, cross_rank=self.cross_rank, dense_dtype=dtype, seed=self.seed,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """Rules and rates: `sparse` for the tables, Adam for the dense part; both warm up over the first `warmup_share`
+    of the steps and decay over the last `decay_share` to `floor` of their base.
+    """
+
+    sparse: str = "rowwise_adagrad"
+    sparse_lr: float = 0.02
+    dense_lr: float = 0.002
+    warmup_share: float = 0.05
+    decay_share: float = 0.4
+    floor: float = 0.1
+
+    def schedule(self, base: float, steps: int) -> WarmupDecay:
+        """The learning rate of a run of `steps`."""
+        warmup, decay = round(self.warmup_share * steps), round(self.decay_share * steps)
+        return WarmupDecay(base, warmup, max(warmup, steps - decay), decay, floor=self.floor)
+
+
+class Trainer:
+    """One model under one plan on this rank. `steps` is the length of the run: learning rates follow from it."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        group: Group,
+        model: ModelConfig,
+        optim: OptimConfig,
+        steps: int,
+        overlap: bool = False,
+        ring: bool = False,
+        backend: str | None = None,
+    ) -> None:
+        self.group = group
+        self.embedding = ShardedEmbedding(plan, group, SparseOptimizer(optim.sparse), model.seed, backend)
+        self.model = model.build(self.embedding)
+        dense = torch.optim.Adam(self.model.parameters(), lr=optim.dense_lr)
+        self._sparse_lr = optim.schedule(optim.sparse_lr, steps)
+        self._dense_lr = LambdaLR(dense, optim.schedule(optim.dense_lr, steps).factor)
+        self._schedule = TrainingStep(self.model, dense, ring=ring).schedule()
+        self._executor = Executor(overlap)
+        self.done = 0
+        self.events: list[Event] = []
+
+    def step(self, batch: ClickBatch, global_batch: int) -> float:
+        """Train on this rank's `batch` of a global one; returns the mean loss over the global batch. `events` says
+        what ran when.
+        """
+        frame = {
+            "step": self.done,
+            "lr": self._sparse_lr.lr(self.done),
+            "training": True,
+            "bags": batch.bags,
+            "dense": batch.dense,
+            "label": batch.label,
+            "global_batch": global_batch,
+        }
+        self.events = self._executor.run(self._schedule, frame)
+        self._dense_lr.step()
+        self.done += 1
+        return frame["loss"]
+
+    @torch.no_grad()
+    def evaluate(self, stream: ClickStream, batch: int) -> dict[str, float]:
+        """AUC, normalised entropy, log loss and click rate over `stream`, the same on every rank."""
+        metrics, group = ClickMetrics(), self.group
+        for part in stream.batches(batch, group.rank, group.size):
+            logits = self.model(part.dense, part.bags)
+            sizes = group.all_gather(torch.tensor([len(part)]), [1] * group.size, "evaluate").tolist()
+            both = torch.stack([logits.double(), part.label.double()], dim=1)
+            whole = group.all_gather(both, sizes, "evaluate")
+            metrics.update(whole[:, 0], whole[:, 1])
+        return metrics.compute()
+
+    def tables(self) -> dict[str, tuple[Tensor, Tensor | None]]:
+        """Every table and its optimizer state, whole, on every rank."""
+        return self.embedding.gather_tables()
+
+
+def full_batches(stream: ClickStream, batch: int, group: Group) -> Iterator[ClickBatch]:
+    """This rank's parts of the full global batches of one pass; a smaller last one is left out."""
+    low, high = rank_slice(batch, group.rank, group.size)
+    for part in stream.batches(batch, group.rank, group.size):
+        if len(part) == high - low:
+            yield part
