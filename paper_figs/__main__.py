@@ -36,7 +36,7 @@ def draw(name: str, records: Path, out: Path) -> tuple[list[Claim], Path]:
     module = load(name)
     frame = last_runs(read(path_of(records, module.SOURCE)))
     path = out / f"{name}.svg"
-    style.save(module.draw(frame), path)
+    style.render(lambda: module.draw(frame), path)
     return module.claims(frame), path
 
 
@@ -57,7 +57,7 @@ def draw_all(names: Iterable[str], records: Path, out: Path, console: Console) -
 
 
 def problems_of(names: Iterable[str], records: Path, out: Path) -> list[str]:
-    """What is wrong below `records` and `out`: lines that are no records, figures missing or unlike what records draw."""
+    """What is wrong below `records` and `out`: lines that are no records, figures missing or unlike their records."""
     problems = []
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("error")  # a torn line is no record either

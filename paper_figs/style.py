@@ -7,7 +7,7 @@
 Figures are built with `matplotlib.figure.Figure`, never pyplot: no global state, and the same bytes every time.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +54,8 @@ RC: dict[Any, Any] = {
 
 def figure(rows: int = 1, columns: int = 1, width: float = PAGE, height: float = 2.4) -> tuple[Figure, list[Axes]]:
     """A figure `width` inches wide and its rows x columns axes, row by row; `height` is that of one row of axes."""
-    with mpl.rc_context(RC):
-        fig = Figure(figsize=(width, height * rows), layout="constrained")
-        return fig, list(fig.subplots(rows, columns, squeeze=False).flat)
+    fig = Figure(figsize=(width, height * rows), layout="constrained")
+    return fig, list(fig.subplots(rows, columns, squeeze=False).flat)
 
 
 def colour(index: int) -> str:
@@ -81,8 +80,8 @@ def kind_legend(fig: Figure, kinds: Iterable[str]) -> None:
     fig.legend(handles=lines, loc="outside lower center", ncols=len(lines), fontsize=7, frameon=False)
 
 
-def save(fig: Figure, path: Path) -> None:
-    """Write the figure as an SVG whose bytes depend on its content (and matplotlib's version) alone."""
+def render(draw: Callable[[], Figure], path: Path) -> None:
+    """Draw in this style and write an SVG whose bytes depend on the figure (and matplotlib's version) alone."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context(RC):
-        fig.savefig(path, format="svg", metadata={"Date": None})
+        draw().savefig(path, format="svg", metadata={"Date": None})

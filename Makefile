@@ -1,0 +1,60 @@
+# The index of verbs. Each sets up what it needs by itself; recipes only call `python -m ...`, pytest and the linters.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help reproduce record figs bench bench-compare gpu test test-slow lint clean
+
+# The first of these that is 3.11 or newer; `make PYTHON=path ...` overrides it.
+PYTHON ?= $(firstword $(foreach p,python3.11 python3,$(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
+JOBS ?= 2
+BIN := .venv/bin
+PY := $(BIN)/python
+READY := .venv/ready
+REAL := TRITON_INTERPRET=0 NUMBA_ENABLE_CUDASIM=0
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-14s %s\n", $$1, $$2}' Makefile
+
+$(READY): requirements.txt
+	@[ -n "$(PYTHON)" ] || { echo "Python 3.11 or newer is needed and not on PATH: run make PYTHON=path ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit(f"Python 3.11 or newer is needed, given {sys.version}")'
+	@echo "setting up .venv from requirements.txt (once):"
+	@$(PYTHON) -m venv .venv
+	@$(PY) -m pip install --disable-pip-version-check --no-input -r requirements.txt | sed -un 's/^Collecting /  /p; s/^Installing.*/  installing/p'
+	@touch $@
+
+reproduce: $(READY) ## every experiment's laptop form, every figure, the claim table; DATA=path trains on a log of your own
+	@$(PY) -m experiments reproduce $(if $(DATA),--data $(DATA))
+
+record: $(READY) ## every full grid into experiments/results, every figure into paper_figs/out (commit both)
+	@$(PY) -m experiments record
+	@$(PY) -m paper_figs
+
+figs: $(READY) ## draw every figure from the committed records
+	@$(PY) -m paper_figs
+
+bench: $(READY) ## benchmark every op on the backends that run here, into runs/bench.json
+	@mkdir -p runs
+	@$(REAL) $(PY) -m pytest tests/bench -o python_files='bench_*.py' --benchmark-json=runs/bench.json
+
+bench-compare: $(READY) ## the benchmarks at BASE=<ref> and here, in turn; prints what got slower
+	@$(REAL) $(PY) -m experiments.bench_compare $(or $(BASE),$(error bench-compare needs BASE=<git ref>))
+
+gpu: ## contract tests and kernels/step on a CUDA device, with the interpreter PYTHON=path; installs nothing
+	@$(REAL) $(PYTHON) -m experiments.gpu
+
+test: lint ## lint, types, import contracts, tests; at most 6 minutes on 2 cores
+	@$(PY) -m pytest -q -n $(JOBS) --dist worksteal -m "not slow and not gpu"
+
+test-slow: $(READY) ## the long tests, bounded to 30 minutes; a pass is dated in experiments/results/test_slow.json
+	@$(PY) -m experiments.slow_tests
+
+lint: $(READY) ## ruff, pyright, import contracts
+	@$(BIN)/ruff check -q
+	@$(BIN)/ruff format -q --check
+	@PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(BIN)/pyright
+	@$(BIN)/lint-imports
+
+clean: ## caches (records in runs/ and .venv stay)
+	@rm -rf .pytest_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache .triton
+	@find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,0 +1,28 @@
+import pytest
+from rich.console import Console
+
+from experiments.config import load, names
+from experiments.record import read
+from experiments.run import Job, report, run
+
+# Seconds that `make reproduce` may take on a laptop: everything, and the first slice's part of it.
+EVERYTHING = 900.0
+KERNELS_AND_TRAIN = 240.0
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_tiny_set_runs_and_its_records_read_back(name, tmp_path):
+    experiment = load(name)
+    outcomes = run([Job(experiment, experiment.sets["tiny"])], tmp_path, console := Console())
+    assert report(outcomes, console), outcomes
+    frame = read(outcomes[0].path)
+    assert len(frame) == outcomes[0].records > 0
+    assert set(frame["experiment"]) == {name}
+
+
+def test_the_laptop_budgets_fit():
+    budgets = {name: load(name).budget_s for name in names()}
+    assert all(budget > 0 for budget in budgets.values()), budgets
+    assert sum(budgets.values()) <= EVERYTHING, budgets
+    slice_ = [budget for name, budget in budgets.items() if name.startswith(("kernels/", "train/"))]
+    assert sum(slice_) <= KERNELS_AND_TRAIN, budgets
