@@ -1,0 +1,123 @@
+"""Compile every Triton kernel ahead of time, without a GPU, and report what the compilers made of it.
+
+    python -m kernels.aot            one JSON line per kernel variant and target on standard output
+
+Must run without TRITON_INTERPRET: the interpreter and the compiler cannot share a process. Registers and spills come from
+the bundled `cuobjdump`, the width of loads from the SASS (`nvdisasm`) or, for AMD, from the assembly text.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import triton
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from . import OPS
+from ._triton_common import Variant
+
+TARGETS = {
+    "sm_80": GPUTarget("cuda", 80, 32),
+    "sm_90": GPUTarget("cuda", 90, 32),
+    "sm_100": GPUTarget("cuda", 100, 32),
+    "gfx942": GPUTarget("hip", "gfx942", 64),
+}
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """One variant on one target.
+
+    `spills` counts bytes of stack and local memory (CUDA) or spilled registers (AMD); `shared` and `widest_load` are in bytes.
+    """
+
+    variant: str
+    target: str
+    hints: bool
+    registers: int
+    spills: int
+    shared: int
+    widest_load: int
+    row_bytes: int
+
+
+def variants(lanes: int) -> list[Variant]:
+    """What every op's `_triton.py` wants compiled for a GPU with warps of `lanes`."""
+    return [v for op in OPS for v in import_module(f".{op}._triton", __package__).variants(lanes)]
+
+
+def compile_variant(variant: Variant, target: str, hints: bool = True) -> Compiled:
+    """Compile for `target`; without `hints` nothing is known to be a multiple of 16."""
+    names = variant.kernel.arg_names
+    source = ASTSource(
+        fn=variant.kernel,
+        signature={name: variant.signature.get(name, "constexpr") for name in names},
+        constexprs={(names.index(name),): value for name, value in variant.constants.items()},
+        attrs={(names.index(name),): [["tt.divisibility", 16]] for name in variant.aligned if hints},
+    )
+    binary = triton.compile(source, target=TARGETS[target], options={"num_warps": variant.num_warps})
+    read = _read_amd if target.startswith("gfx") else _read_cuda
+    registers, spills, widest = read(binary)
+    return Compiled(variant.name, target, hints, registers, spills, binary.metadata.shared, widest, variant.row_bytes)
+
+
+def _read_cuda(binary: Any) -> tuple[int, int, int]:
+    with tempfile.TemporaryDirectory() as folder:
+        cubin = Path(folder) / "kernel.cubin"
+        cubin.write_bytes(binary.asm["cubin"])
+        usage = _run(knobs.nvidia.cuobjdump.path, "-res-usage", cubin)
+        sass = _run(knobs.nvidia.nvdisasm.path, "-c", cubin)
+    registers, stack, local = (_number(rf"{word}:(\d+)", usage) for word in ("REG", "STACK", "LOCAL"))
+    loads = re.findall(r"\bLDG\.E([.\w]*)", sass)
+    bits = [int(width.group(1)) if (width := re.search(r"\.(64|128|256)\b", load)) else 32 for load in loads]
+    return registers, stack + local, max(bits, default=0) // 8
+
+
+def _read_amd(binary: Any) -> tuple[int, int, int]:
+    text = binary.asm["amdgcn"]
+    registers = _number(r"\.vgpr_count:\s+(\d+)", text)
+    spills = _number(r"\.vgpr_spill_count:\s+(\d+)", text) + _number(r"\.sgpr_spill_count:\s+(\d+)", text)
+    words = re.findall(r"\b(?:global|buffer)_load_dword(x\d)?\b", text)
+    return registers, spills, max((4 * int(word[1:] or 1) for word in (w or "x1" for w in words)), default=0)
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    if found is None:
+        raise RuntimeError(f"expected {pattern!r} in the compiler's report, given: {text[:2000]}")
+    return int(found.group(1))
+
+
+def _run(*command: str | Path) -> str:
+    return subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True).stdout
+
+
+def reports() -> Iterator[Compiled]:
+    """Every variant on every target; where wide loads are expected, sm_90 without the hints too."""
+    for name, target in TARGETS.items():
+        for variant in variants(target.warp_size):
+            yield compile_variant(variant, name)
+            if variant.row_bytes and name == "sm_90":
+                yield compile_variant(variant, name, hints=False)
+
+
+def main() -> None:
+    """Print the reports as JSON lines."""
+    if os.environ.get("TRITON_INTERPRET") == "1":
+        raise SystemExit("kernels.aot: expected no TRITON_INTERPRET, given 1: unset it, the interpreter cannot compile")
+    for report in reports():
+        sys.stdout.write(json.dumps(asdict(report)) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Inputs of bucketize for tests and benchmarks, and what they cost."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .._cases import INDEX_BYTES, covering, draw_ids, generator, name_of
+from ..cost import Cost
+from . import RowShards
+
+
+@dataclass(frozen=True)
+class Case:
+    """`n` ids for each of `tables` tables of `rows` rows, cut into `parts` by `cut`, on `world` ranks."""
+
+    name: str
+    n: int
+    tables: int
+    rows: int
+    cut: str
+    parts: int
+    world: int
+    index: torch.dtype = torch.int64
+
+
+_CHOICES = covering(
+    {
+        "n": (0, 9),
+        "tables": (1, 3),
+        "rows": (1, 50),
+        "cut": ("modulo", "range", "mixed"),
+        "parts": (1, 2, 5),
+        "world": (1, 2, 4),
+        "index": (torch.int32, torch.int64),
+    }
+)
+CASES = tuple(Case(name_of(choice), **choice) for choice in _CHOICES)
+BENCH = (Case("26_tables", n=8192, tables=26, rows=500_000, cut="mixed", parts=8, world=8),)
+
+
+def make(case: Case, seed: int, device: torch.device | str) -> dict[str, Any]:
+    """Keyword arguments of `bucketize`. With several tables the ids are uneven and the middle table has none."""
+    random = generator(seed)
+    lengths = torch.full((case.tables,), case.n)
+    if case.tables > 2:
+        lengths[case.tables // 2] = 0
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    by_range = torch.tensor([case.cut == "range" or (case.cut == "mixed" and t % 2 == 1) for t in range(case.tables)])
+    rows_a_part = -(-case.rows // case.parts)
+    cells = case.tables * case.parts
+    owner = torch.randint(case.world, (cells,), generator=random)
+    shards = RowShards(
+        parts=torch.full((case.tables,), case.parts),
+        span=torch.where(by_range, rows_a_part, 0),
+        first=torch.arange(case.tables) * case.parts,
+        owner=owner,
+        base=torch.arange(cells) * rows_a_part,
+    )
+    ids = draw_ids(int(starts[-1]), case.rows, "uniform", case.index, random)
+    return {
+        "ids": ids.to(device),
+        "table_starts": starts.to(device),
+        "shards": RowShards(*(index.to(device) for index in shards)),
+        "world": case.world,
+    }
+
+
+def cost(inputs: dict[str, Any]) -> Cost:
+    """Bytes of the contract: ids read twice, positions and rows written."""
+    ids = inputs["ids"]
+    return Cost(bytes={"memory": len(ids) * (2 * ids.dtype.itemsize + 2 * INDEX_BYTES)})

@@ -1,0 +1,39 @@
+"""Inputs of segment_grads for tests and benchmarks, and what they cost: those of a lookup, seen from behind."""
+
+from typing import Any
+
+import torch
+
+from .._cases import INDEX_BYTES, generator, normal
+from ..cost import Cost
+from ..pooled_lookup import cases as lookup
+from ..pooled_lookup.cases import Case
+from ..unique_ids._torch import unique_ids
+
+CASES = lookup.CASES
+BENCH = lookup.BENCH
+
+
+def make(case: Case, seed: int, device: torch.device | str) -> dict[str, Any]:
+    """Keyword arguments of `segment_grads`."""
+    forward = lookup.make(case, seed, device)
+    _, _, order, starts = unique_ids(forward["ids"])
+    return {
+        "grad_out": normal((case.bags, case.dim), case.dtype, generator(seed + 1)).to(device),
+        "offsets": forward["offsets"],
+        "weights": forward["weights"],
+        "pooling": case.pooling,
+        "order": order,
+        "starts": starts,
+    }
+
+
+def cost(inputs: dict[str, Any]) -> Cost:
+    """Bytes of the contract, repeated reads of a bag's gradient counted as if from memory."""
+    grad_out, weights, order, starts = (inputs[name] for name in ("grad_out", "weights", "order", "starts"))
+    row = grad_out.shape[1] * grad_out.dtype.itemsize
+    n, segments = len(order), len(starts) - 1
+    memory = n * (row + 2 * INDEX_BYTES) + segments * (row + INDEX_BYTES)
+    if weights is not None:
+        memory += n * grad_out.dtype.itemsize
+    return Cost(bytes={"memory": memory}, flops=n * grad_out.shape[1] * (1 if weights is None else 2))
