@@ -2,7 +2,8 @@
 
     kernels/<op>/__init__.py   the contract        kernels/<op>/_torch.py   the truth
     kernels/<op>/_triton.py    the fast one        kernels/<op>/_numba.py   its readable twin (Numba CUDA)
-    kernels/<op>/_cpu.py       what runs without a GPU     kernels/<op>/cases.py   inputs and costs for tests and benchmarks
+    kernels/<op>/_cpu.py       what runs without a GPU     kernels/<op>/cases.py   inputs and costs for tests and
+    benchmarks
 
 The folder uses relative imports only: copy it under any name and import it there.
 """

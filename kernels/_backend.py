@@ -1,7 +1,7 @@
 """Which implementation of an op runs: the file is the registry, and nothing falls back.
 
-Backend `cpu` of op `pooled_lookup` is the module `pooled_lookup/_cpu.py`. An unknown name raises with the choices; a backend
-that cannot run here raises with what it needs. What was asked for is what runs, or an error.
+Backend `cpu` of op `pooled_lookup` is the module `pooled_lookup/_cpu.py`. An unknown name raises with the choices; a
+backend that cannot run here raises with what it needs. What was asked for is what runs, or an error.
 """
 
 import os
@@ -12,11 +12,11 @@ from types import ModuleType
 import torch
 
 BACKENDS = ("torch", "triton", "numba", "cpu")
-"""`torch`: plain torch, the truth. `triton`: the fast one on GPUs. `numba`: Numba CUDA, the readable twin. `cpu`: Numba on the CPU."""
+"""`torch`: the truth. `triton`: the fast one on GPUs. `numba`: Numba CUDA, its readable twin. `cpu`: Numba on the CPU."""
 
 PACKAGE = __name__.rpartition(".")[0]
 NAMESPACE = PACKAGE.replace(".", "_")
-"""Namespace of the torch.library ops. It follows the folder's name, so that a vendored copy does not collide with another."""
+"""Namespace of the torch.library ops. It follows the folder's name, so that vendored copies do not collide."""
 
 VARIABLE = "KERNELS_BACKEND"
 """Environment variable that overrides the default backend; every Record carries what it led to."""
@@ -38,7 +38,7 @@ def known(backend: str) -> str:
 
 
 def resolve(backend: str | None, device: torch.device) -> str:
-    """The backend to run on `device`: `backend` if given, else the default. Raises if it cannot run on that device here."""
+    """The backend to run on `device`: `backend` if given, else the default. Raises if it cannot run there."""
     name = default(device) if backend is None else known(backend)
     problem = missing(name, device)
     if problem:

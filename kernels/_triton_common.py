@@ -1,4 +1,4 @@
-# ruff: noqa: ANN (pointer arguments have no Python type)
+# ruff: noqa: ANN001, ANN202
 """What the Triton kernels share: a program's tile of rows, IEEE division and root, what to compile ahead of time."""
 
 from dataclasses import dataclass

@@ -2,8 +2,8 @@
 
     python -m kernels.aot            one JSON line per kernel variant and target on standard output
 
-Must run without TRITON_INTERPRET: the interpreter and the compiler cannot share a process. Registers and spills come from
-the bundled `cuobjdump`, the width of loads from the SASS (`nvdisasm`) or, for AMD, from the assembly text.
+Must run without TRITON_INTERPRET: the interpreter and the compiler cannot share a process. Registers and spills come
+from the bundled `cuobjdump`, the width of loads from the SASS (`nvdisasm`) or, for AMD, from the assembly text.
 """
 
 import json
@@ -38,7 +38,8 @@ TARGETS = {
 class Compiled:
     """One variant on one target.
 
-    `spills` counts bytes of stack and local memory (CUDA) or spilled registers (AMD); `shared` and `widest_load` are in bytes.
+    `spills` counts bytes of stack and local memory (CUDA) or spilled registers (AMD); `shared` and `widest_load` are
+    in bytes.
     """
 
     variant: str

@@ -43,8 +43,8 @@ class Bags:
     """Ragged ids, checked once on construction.
 
     `ids` [N] int32 or int64; bag b holds `ids[offsets[b]:offsets[b + 1]]`; `offsets` [bags + 1] int64, first 0, last N;
-    `weights` [N] floating or None (then every id counts once). For T tables and a batch of B the bags are table-major: bag
-    t * B + b is sample b of table t.
+    `weights` [N] floating or None (then every id counts once). For T tables and a batch of B the bags are
+    table-major: bag t * B + b is sample b of table t.
 
     Raises ValueError naming the first position that is wrong.
     """
@@ -63,7 +63,8 @@ class Bags:
             )
         if offsets[0] != 0 or offsets[-1] != len(ids):
             raise ValueError(
-                f"offsets: expected first 0 and last {len(ids)} (the number of ids), given {int(offsets[0])} and {int(offsets[-1])}"
+                f"offsets: expected first 0 and last {len(ids)} (the number of ids), "
+                f"given {int(offsets[0])} and {int(offsets[-1])}"
             )
         falls = torch.nonzero(offsets[1:] < offsets[:-1])
         if len(falls):
@@ -94,8 +95,8 @@ class Bags:
 def check_ids(bags: Bags, tables: Sequence[TableSpec], on_bad_id: OnBadId = "raise") -> tuple[Bags, int]:
     """Hold every id of table-major `bags` to `0 <= id < rows` of its table.
 
-    Returns (bags, number of ids dropped). With `raise` an id out of range is a ValueError that names table, position, id and
-    bound; with `drop` it is taken out of its bag and counted.
+    Returns (bags, number of ids dropped). With `raise` an id out of range is a ValueError that names table, position,
+    id and bound; with `drop` it is taken out of its bag and counted.
     """
     if len(bags) % len(tables):
         raise ValueError(f"bags: expected a multiple of {len(tables)} tables, given {len(bags)} bags")
@@ -111,8 +112,8 @@ def check_ids(bags: Bags, tables: Sequence[TableSpec], on_bad_id: OnBadId = "rai
         at = int(torch.nonzero(bad)[0])
         table = tables[int(table_of[at])]
         raise ValueError(
-            f"table {table.name!r}: id {int(bags.ids[at])} at position {at} is out of range: expected 0 <= id < {table.rows} "
-            f"({count} such ids in the batch; on_bad_id='drop' drops and counts them)"
+            f"table {table.name!r}: id {int(bags.ids[at])} at position {at} is out of range: "
+            f"expected 0 <= id < {table.rows} ({count} such ids in the batch; on_bad_id='drop' drops and counts them)"
         )
     if on_bad_id != "drop":
         raise ValueError(f"unknown on_bad_id {on_bad_id!r}: choose one of {', '.join(get_args(OnBadId))}")

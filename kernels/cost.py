@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 class Cost:
     """Work of one op or phase on one rank.
 
-    `bytes` by link: `memory` (device memory, read + written), `intra` (between ranks of a node), `nic` (between nodes), `host`
-    (device to host memory). `messages` by link likewise.
+    `bytes` by link: `memory` (device memory, read + written), `intra` (between ranks of a node), `nic` (between
+    nodes), `host` (device to host memory). `messages` by link likewise.
     """
 
     bytes: Mapping[str, float] = field(default_factory=dict)
@@ -22,7 +22,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Device:
-    """Limits of one device: `bandwidth` of its memory in bytes/s, `flops` in flop/s; `source` says where they were measured."""
+    """Limits of one device: memory `bandwidth` in bytes/s, `flops` in flop/s; `source`: where they were measured."""
 
     name: str
     bandwidth: float

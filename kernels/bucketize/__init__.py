@@ -1,7 +1,8 @@
 """Ids -> per-owner segments: who holds each row, and which row it is there.
 
-Table t is cut into `parts[t]` row shards, by modulo (`span[t]` = 0) or by range (`span[t]` rows a part). Each (table, part) is a *cell*; the
-cells of table t begin at `first[t]`. `owner[cell]` is the rank that holds the shard, `base[cell]` the row of the owner's stacked array where it begins.
+Table t is cut into `parts[t]` row shards, by modulo (`span[t]` = 0) or by range (`span[t]` rows a part). Each (table,
+part) is a *cell*; the cells of table t begin at `first[t]`. `owner[cell]` is the rank that holds the shard,
+`base[cell]` the row of the owner's stacked array where it begins.
 
     part(id)   = id %  parts   or  id // span
     local(id)  = id // parts   or  id %  span
@@ -13,8 +14,9 @@ cells of table t begin at `first[t]`. `owner[cell]` is the rank that holds the s
 | counts | [world] int64 | ids for each owner |
 | rows | [N] int64 | `base[cell] + local(id)` of `ids[order]`: what the owners look up |
 
-`table_starts` [T + 1] int64 gives the table of each position: the ids of table t are `ids[table_starts[t] : table_starts[t + 1]]` (0 <= id < rows of the table).
-A whole table is `parts = 1`; a column shard is another table with the same ids. Exact: integers only, every backend gives the same bits.
+`table_starts` [T + 1] int64 gives the table of each position: the ids of table t are
+`ids[table_starts[t] : table_starts[t + 1]]` (0 <= id < rows of the table). A whole table is `parts = 1`; a column shard is another table
+with the same ids. Exact: integers only, every backend gives the same bits.
 
 Bytes: N ids read twice, N positions and rows written.
 Errors: ValueError with the expected and the given for a wrong shape, dtype or layout.
@@ -37,7 +39,10 @@ class Buckets(NamedTuple):
 
 
 class RowShards(NamedTuple):
-    """Where the rows of each table live: int64 tensors `parts`, `span`, `first` [T], `owner`, `base` [cells]. See the module's docstring."""
+    """Where the rows of each table live: int64 tensors `parts`, `span`, `first` [T], `owner`, `base` [cells].
+
+    See the module's docstring.
+    """
 
     parts: Tensor
     span: Tensor

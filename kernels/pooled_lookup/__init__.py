@@ -4,16 +4,16 @@
 
 | argument | shape, dtype | |
 |---|---|---|
-| table | [rows, dim] float32, float64 | any dim >= 1, contiguous; several tables of one width are stacked, ids are then global rows |
+| table | [rows, dim] float32, float64 | dim >= 1, contiguous; several tables of one width are stacked, ids are global rows |
 | ids | [N] int32, int64 | 0 <= id < rows; not checked here, see `kernels.bags.check_ids` |
 | offsets | [bags + 1] int64 | first 0, last N, non-decreasing |
 | weights | [N] of the table's dtype, or None | only with `sum`, as in torch |
 | pooling | `sum`, `mean` | an empty bag gives zeros in both |
 | out | [bags, dim] of the table's dtype | |
 
-Accumulates in the table's dtype, in order of position within the bag, for `mean` dividing the sum once at the end; so the result does not depend on the grid,
-the thread count or the other bags. Two backends may differ by the rounding of an fma: |error| <= (n + 1) * eps * sum |w_i * row_i| for a bag
-of n ids (standard bound of recursive summation).
+Accumulates in the table's dtype, in order of position within the bag, for `mean` dividing the sum once at the end; so
+the result does not depend on the grid, the thread count or the other bags. Two backends may differ by the rounding of
+an fma: |error| <= (n + 1) * eps * sum |w_i * row_i| for a bag of n ids (standard bound of recursive summation).
 Differentiable in `table` (dense gradient, for tests and small tables; training uses `sparse_update`) and in `weights`.
 
 Bytes: N * dim * itemsize read at random + N ids + bags * dim * itemsize written. Bound by memory everywhere.
@@ -64,7 +64,8 @@ def _check(table: Tensor, ids: Tensor, offsets: Tensor, weights: Tensor | None, 
             raise ValueError(f"weights: expected none with pooling {pooling!r} (as in torch), or pooling 'sum'")
         if weights.shape != ids.shape or weights.dtype != table.dtype or not weights.is_contiguous():
             raise ValueError(
-                f"weights: expected contiguous {table.dtype} {tuple(ids.shape)}, given {weights.dtype} {tuple(weights.shape)}"
+                f"weights: expected contiguous {table.dtype} {tuple(ids.shape)}, "
+                f"given {weights.dtype} {tuple(weights.shape)}"
             )
 
 

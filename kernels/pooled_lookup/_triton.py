@@ -1,8 +1,8 @@
 """pooled_lookup on a GPU: a program owns ITEMS bags, keeps their sums in registers and walks them position by position.
 
 UNROLL rows are in flight per bag: their loads do not depend on the sum, so the compiler issues them together. The sum
-itself runs in order of position, so nothing depends on the grid. A bag shorter than its program's longest waits, with its
-loads masked off.
+itself runs in order of position, so nothing depends on the grid. A bag shorter than its program's longest waits, with
+its loads masked off.
 """
 
 import torch

@@ -13,9 +13,9 @@ with scale 1 for `sum`, `weights[p]` for weighted `sum`, and 1 / (length of p's 
 | order, starts | [N], [U + 1] int64 | from `unique_ids` |
 | out | [U, dim] like grad_out | |
 
-Sums one position after another in the order given (ascending positions, if it comes from `unique_ids`), in the dtype of `grad_out`: no
-atomics, so two runs and any number of threads agree bit for bit. For `mean`, each term is `grad_out / length`. Two backends may differ by the rounding
-of an fma: |error| <= (n + 1) * eps * sum |terms|.
+Sums one position after another in the order given (ascending positions, if it comes from `unique_ids`), in the dtype
+of `grad_out`: no atomics, so two runs and any number of threads agree bit for bit. For `mean`, each term is
+`grad_out / length`. Two backends may differ by the rounding of an fma: |error| <= (n + 1) * eps * sum |terms|.
 
 Bytes: N rows of grad_out read (repeats come from cache) + U rows written + the index.
 Errors: ValueError with the expected and the given for a wrong shape, dtype, pooling or layout.
@@ -53,7 +53,8 @@ def check(
         raise ValueError(f"unknown pooling {pooling!r}: choose one of {', '.join(POOLINGS)}")
     if grad_out.ndim != 2 or not grad_out.is_contiguous() or grad_out.dtype not in (torch.float32, torch.float64):
         raise ValueError(
-            f"grad_out: expected a contiguous 2-D float32 or float64 tensor, given {grad_out.dtype} {tuple(grad_out.shape)}"
+            "grad_out: expected a contiguous 2-D float32 or float64 tensor, "
+            f"given {grad_out.dtype} {tuple(grad_out.shape)}"
         )
     for name, index in (("offsets", offsets), ("order", order), ("starts", starts)):
         if index.ndim != 1 or index.dtype != torch.int64 or not index.is_contiguous():
@@ -67,7 +68,8 @@ def check(
             raise ValueError(f"weights: expected none with pooling {pooling!r}, or pooling 'sum'")
         if weights.shape != order.shape or weights.dtype != grad_out.dtype or not weights.is_contiguous():
             raise ValueError(
-                f"weights: expected contiguous {grad_out.dtype} {tuple(order.shape)}, given {weights.dtype} {tuple(weights.shape)}"
+                f"weights: expected contiguous {grad_out.dtype} {tuple(order.shape)}, "
+                f"given {weights.dtype} {tuple(weights.shape)}"
             )
 
 

@@ -13,11 +13,12 @@
 | grad_out, offsets, weights, pooling, order, starts | | as in `segment_grads` |
 | lr, eps | runtime values | a new learning rate compiles nothing |
 
-Rows that already have their gradient (from an exchange, say) are the case of one id a bag: `update_rows` builds that index. To sum the gradients of W
-ranks in rank order, concatenate them in that order and pass the index of `unique_ids`, which is stable.
+Rows that already have their gradient (from an exchange, say) are the case of one id a bag: `update_rows` builds that
+index. To sum the gradients of W ranks in rank order, concatenate them in that order and pass the index of
+`unique_ids`, which is stable.
 
-The sum is the one of `segment_grads`, bit for bit within a backend, and every row is written by one program: two runs agree bit for bit.
-Untouched rows and their state are not read.
+The sum is the one of `segment_grads`, bit for bit within a backend, and every row is written by one program: two runs
+agree bit for bit. Untouched rows and their state are not read.
 
 Bytes: as `segment_grads`, then U rows of the table and their state read and written.
 Errors: ValueError with the expected and the given for a wrong shape, dtype, pooling, layout or optimizer.

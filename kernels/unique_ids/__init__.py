@@ -5,8 +5,8 @@
     order    [N]     positions, grouped by id, ascending within an id (stable)   int64
     starts   [U + 1] positions of rows[u] are order[starts[u] : starts[u + 1]]   int64
 
-`segment_grads` and `sparse_update` take `order` and `starts`; de-duplicated exchanges take `rows` and `inverse`. One sort serves all.
-Ids must be >= 0. Exact: integers only, every backend gives the same bits.
+`segment_grads` and `sparse_update` take `order` and `starts`; de-duplicated exchanges take `rows` and `inverse`. One
+sort serves all. Ids must be >= 0. Exact: integers only, every backend gives the same bits.
 
 Bytes: a few passes over N keys and positions (radix sort); bound by memory, or by the cache when N * 16 B fit.
 Errors: ValueError with the expected and the given for a wrong shape, dtype or layout.
