@@ -67,7 +67,7 @@ def run(jobs: Iterable[Job], out: Path, console: Console) -> list[Outcome]:
     with Progress(*columns, _Left(), console=console) as progress:
         known = all(job.expected_s for job in jobs)
         total = sum(job.weight() * len(job.configs) for job in jobs)
-        task = progress.add_task("", total=total, records=0, at="", known=known)
+        task = progress.add_task("", total=total, records=0, at="", known=known, done_at=0.0)
         for job in jobs:
             began, error, writer = time.monotonic(), None, Writer(out, job.experiment.name, env)
             try:
@@ -104,7 +104,7 @@ def _measure(job: Job, writer: Writer, progress: Progress, task: Any) -> None:
             for measurement in measurements:
                 writer.write(config, measurement)
                 progress.update(task, records=progress.tasks[task].fields["records"] + 1)
-        progress.advance(task, job.weight())
+        progress.update(task, advance=job.weight(), done_at=progress.tasks[task].elapsed)
     if not writer.count:
         raise RuntimeError(f"experiment {job.experiment.name!r} yielded no measurement")
 
@@ -128,7 +128,8 @@ class _Left(ProgressColumn):
     def render(self, task: Task) -> Text:
         elapsed = task.elapsed or 0.0
         if task.completed:
-            left = (task.total or 0.0) * elapsed / task.completed - elapsed
+            done_at, ahead = task.fields["done_at"], (task.total or 0.0) - task.completed
+            left = ahead * done_at / task.completed - (elapsed - done_at)
         elif task.fields["known"]:
             left = (task.total or 0.0) - elapsed
         else:
