@@ -133,5 +133,5 @@ class _Left(ProgressColumn):
         elif task.fields["known"]:
             left = (task.total or 0.0) - elapsed
         else:
-            return Text("time left: known after the first configuration")
+            return Text("? s left")
         return Text(f"about {max(left, 0.0):.0f} s left")

@@ -34,7 +34,9 @@ def load(name: str) -> Any:
 def draw(name: str, records: Path, out: Path) -> tuple[list[Claim], Path]:
     """Draw the figure `name` from the records below `records` to `out/<name>.svg`; returns its claims and that path."""
     module = load(name)
-    frame = last_runs(read(path_of(records, module.SOURCE)))
+    frame = last_runs(read(source := path_of(records, module.SOURCE)))
+    if frame.empty:
+        raise ValueError(f"{source} holds no records: run python -m experiments run {module.SOURCE}")
     path = out / f"{name}.svg"
     style.render(lambda: module.draw(frame), path)
     return module.claims(frame), path
