@@ -19,8 +19,8 @@ TABLES = tuple(f"C{t}" for t in range(1, 27))  # categorical features
 class ClickBatch:
     """B clicks or non-clicks.
 
-    `label` [B] float32 (1 = click); `dense` [B, 13] float32, log1p of the integers, missing -> 0; `bags` table-major (bag
-    t * B + b is sample b of table t), ids int64 and local to their table.
+    `label` [B] float32 (1 = click); `dense` [B, 13] float32, log1p of the integers, missing -> 0; `bags` table-major
+    (bag t * B + b is sample b of table t), ids int64 and local to their table.
     """
 
     label: Tensor
@@ -33,7 +33,9 @@ class ClickBatch:
 
 
 class ClickStream(Protocol):
-    """A sequence of samples with fixed positions: every reader, at any world size, sees the same data in the same order."""
+    """A sequence of samples with fixed positions: every reader, at any world size, sees the same data in the same
+    order.
+    """
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
@@ -41,8 +43,9 @@ class ClickStream(Protocol):
         ...
 
     def batches(self, batch: int, rank: int = 0, world: int = 1, start: int = 0) -> Iterator[ClickBatch]:
-        """One pass in global batches of `batch` samples; rank r of `world` gets samples r * n // world to (r + 1) * n // world
-        of each (n = batch; fewer in the last one). `start` skips whole global batches.
+        """One pass in global batches of `batch` samples. `start` skips whole global batches.
+
+        Rank r of `world` gets samples r * n // world to (r + 1) * n // world of each; n = batch, fewer in the last one.
         """
         ...
 
@@ -61,7 +64,7 @@ def check_batching(batch: int, rank: int, world: int, start: int) -> None:
 
 
 def rank_slice(samples: int, rank: int, world: int) -> tuple[int, int]:
-    """First and one-past-last sample of `rank` in a global batch of `samples`: contiguous, in rank order, may be uneven."""
+    """First and one-past-last sample of `rank` in a global batch: contiguous, in rank order, may be uneven."""
     return rank * samples // world, (rank + 1) * samples // world
 
 
@@ -78,7 +81,9 @@ def split_at(samples: int, eval_share: float) -> int:
 def click_batch(label: NDArray[np.float32], dense: NDArray[np.float32], ids: NDArray[np.int64]) -> ClickBatch:
     """Pack `label` [B], `dense` [B, 13] and one-hot `ids` [26, B] into a ClickBatch; shares their memory."""
     offsets = torch.arange(ids.size + 1, dtype=torch.int64)
-    return ClickBatch(torch.from_numpy(label), torch.from_numpy(dense), Bags(torch.from_numpy(ids.reshape(-1)), offsets))
+    return ClickBatch(
+        torch.from_numpy(label), torch.from_numpy(dense), Bags(torch.from_numpy(ids.reshape(-1)), offsets)
+    )
 
 
 def transform_dense(integers: NDArray[np.int64], missing: NDArray[np.bool_]) -> NDArray[np.float32]:

@@ -1,7 +1,7 @@
 """Counter-based randomness: a number is a function of (key, position), so any process can draw any sample.
 
-`at` is the finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014, doi 10.1145/2660193.2660195) on key + position * golden
-ratio. Integer arithmetic only, so the draws are the same on every machine.
+`at` is the finaliser of splitmix64 (Steele, Lea, Flood, OOPSLA 2014, doi 10.1145/2660193.2660195) on key + position *
+golden ratio. Integer arithmetic only, so the draws are the same on every machine.
 """
 
 import hashlib
@@ -54,11 +54,11 @@ def uniforms(key: np.uint64, first: int, count: int) -> NDArray[np.float64]:
 
 
 @njit(cache=True)
-def permute(x: int, size: int, key: np.uint64) -> int:
+def permute(x: int, size: int, key: np.uint64) -> np.int64:
     """Image of `x` under a keyed bijection of [0, size): nothing of length `size` is ever built.
 
-    Rounds of odd multiply, add and xor-shift on the smallest k-bit word that holds size, each a bijection; a word that falls
-    outside is mapped again (cycle walking), under two rounds on average since 2^k < 2 * size.
+    Rounds of odd multiply, add and xor-shift on the smallest k-bit word that holds size, each a bijection; a word that
+    falls outside is mapped again (cycle walking), under two rounds on average since 2^k < 2 * size.
     """
     bits = 1
     while (1 << bits) < size:

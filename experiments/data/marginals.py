@@ -15,9 +15,9 @@ EXACT = 65_536  # ranks whose probability is tabulated; past them the sum over r
 class Marginal(NamedTuple):
     """P(rank r), r = 0 .. rows - 1. Build it with `marginal`.
 
-    `p` [K] and `cdf` [K] (inclusive) hold the first K = min(rows, EXACT) ranks; past them P(r) = scale * (r + shift)^-s. The
-    integral over (r - 1/2, r + 1/2) stands for the sum there: its relative error is s (s + 1) / (24 (r + shift)^2), below 1e-10
-    for r >= EXACT and s <= 3.
+    `p` [K] and `cdf` [K] (inclusive) hold the first K = min(rows, EXACT) ranks; past them P(r) = scale * (r +
+    shift)^-s. The integral over (r - 1/2, r + 1/2) stands for the sum there: its relative error is s (s + 1) / (24 (r +
+    shift)^2), below 1e-10 for r >= EXACT and s <= 3.
     """
 
     p: NDArray[np.float64]
@@ -39,10 +39,9 @@ def _inverse_integral(y: float, s: float) -> float:
 
 
 def marginal(rows: int, s: float, q: float = 0.0, heavy: Sequence[float] = ()) -> Marginal:
-    """Ranks 0 .. len(heavy) - 1 have the probabilities of `heavy`; the rest of the mass falls as (j + q)^-s, j = 1, 2, ...
+    """The first ranks have the probabilities of `heavy`; the rest of the mass falls as (j + q)^-s, j = 1, 2, ...
 
-    Fewer rows than heavy hitters, or heavy hitters without a tail, are renormalised. Raises ValueError unless rows >= 1,
-    q >= 0, s >= 0 and heavy holds positive numbers of sum <= 1 (+ 0.001, for rounding of published shares).
+    Fewer rows than heavy hitters, or heavy hitters without a tail, are renormalised. Raises ValueError unless rows >= 1, q >= 0, s >= 0 and heavy holds positive numbers of sum <= 1 (+ 0.001, for rounding of published shares).
     """
     head = np.asarray(heavy[:rows], np.float64)
     if rows < 1 or q < 0 or s < 0 or (head <= 0).any() or head.sum() > 1.001:
@@ -66,18 +65,18 @@ def marginal(rows: int, s: float, q: float = 0.0, heavy: Sequence[float] = ()) -
 
 
 @njit(cache=True)
-def rank_at(m: Marginal, u: float) -> int:
+def rank_at(m: Marginal, u: float) -> np.int64:
     """The rank whose CDF interval holds `u` in (0, 1)."""
     exact = len(m.p)
     if u < m.cdf[exact - 1]:
-        return np.searchsorted(m.cdf, u, side="right")
+        return np.int64(np.searchsorted(m.cdf, u, side="right"))
     if m.rows == exact:
-        return exact - 1
+        return np.int64(exact - 1)
     y = (u - m.cdf[exact - 1]) / m.scale + _integral(exact - 0.5 + m.shift, m.s)
     if m.s > 1.0 and y >= 0.0:  # past the integral's limit, by rounding
-        return m.rows - 1
+        return np.int64(m.rows - 1)
     rank = np.int64(_inverse_integral(y, m.s) - m.shift + 0.5)
-    return min(max(rank, exact), m.rows - 1)
+    return np.int64(min(max(rank, exact), m.rows - 1))
 
 
 @njit(cache=True)
@@ -102,7 +101,7 @@ def draw(m: Marginal, key: np.uint64, first: int, count: int) -> NDArray[np.int6
 def expected_distinct(m: Marginal, draws: int) -> float:
     """E[distinct ranks among `draws` i.i.d. draws] = sum over ranks of 1 - (1 - p)^draws.
 
-    Past the tabulated ranks the sum is a trapezoid over 20,001 log-spaced ranks: the integrand varies by under 0.2 % per
+    Past the tabulated ranks the sum is a trapezoid over 20,001 log-spaced ranks: the integrand varies by under 0.2 % a
     step, so its error is below 1e-6 of the result.
     """
     # A table of one row has p = 1, whose log1p is -inf: certain to be seen.

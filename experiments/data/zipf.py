@@ -1,4 +1,4 @@
-"""Seeded Zipf ids over any number of rows: what EMBark's published workloads draw (i.i.d., exponent 1.1, ids permuted)."""
+"""Seeded Zipf ids over any number of rows: what EMBark's workloads draw (i.i.d., exponent 1.1, ids permuted)."""
 
 import torch
 from torch import Tensor
@@ -10,8 +10,8 @@ from experiments.data.marginals import draw, expected_distinct, marginal
 def zipf_ids(rows: int, alpha: float, count: int, seed: int, start: int = 0) -> Tensor:
     """`count` ids of an i.i.d. Zipf stream, P(rank r) ~ r^-alpha over `rows` rows, [count] int64.
 
-    Ranks become ids by a keyed bijection of [0, rows), so a frequent id may be anywhere. Id i of the stream depends on (rows,
-    alpha, seed, start + i) only. alpha = 0 is uniform.
+    Ranks become ids by a keyed bijection of [0, rows), so a frequent id may be anywhere. Id i of the stream depends on
+    (rows, alpha, seed, start + i) only. alpha = 0 is uniform.
     """
     law = marginal(rows, alpha)
     ranks = draw(law, key_of(seed, rows, "zipf"), start, count)
