@@ -1,7 +1,7 @@
 """What the `_cpu.py` files share: how they are compiled, the thread layer, prefetch, radix sort, sums of segments.
 
-Everything here is strict IEEE (no fastmath), so no result depends on the vector width, the thread count or the caller: a
-compiled loop adds in the order it is written.
+Everything but `dot` is strict IEEE: a compiled loop adds in the order it is written, whatever the vector width, the thread
+count or the caller. `dot` may differ between processors, not between runs.
 """
 
 import hashlib
@@ -17,9 +17,6 @@ from numba.extending import intrinsic
 
 ROWS_AHEAD = 16
 """Rows that the loops prefetch ahead: enough to hide a memory latency of about 100 ns behind rows of 512 B."""
-
-LANES = 16
-"""Partial sums of a sum over columns: column j goes to lane j % LANES, then the lanes are added pairwise."""
 
 DIGIT_BITS = 11
 """Most bits of a radix digit: 2^11 counters of 8 B stay in the first-level cache."""
@@ -70,7 +67,7 @@ inlined = njit(nogil=True, error_model="numpy")
 
 @intrinsic
 def _prefetch(typingctx, array, offset):  # noqa: ANN001, ANN202 (Numba types)
-    """Ask for the cache line of element `offset` (of the flat data) of `array`; any offset is allowed, nothing is read."""
+    """Ask for the cache line that holds byte `offset` of the data of `array`; any offset is allowed, nothing is read."""
     signature = types.void(array, types.intp)
 
     def codegen(context, builder, signature, args):  # noqa: ANN001, ANN202
@@ -78,7 +75,7 @@ def _prefetch(typingctx, array, offset):  # noqa: ANN001, ANN202 (Numba types)
         pointer, i32 = ir.IntType(8).as_pointer(), ir.IntType(32)
         function_type = ir.FunctionType(ir.VoidType(), [pointer, i32, i32, i32])
         function = builder.module.declare_intrinsic("llvm.prefetch", [pointer], function_type)
-        address = builder.bitcast(builder.gep(data, [args[1]]), pointer)
+        address = builder.gep(builder.bitcast(data, pointer), [args[1]])
         builder.call(function, [address, i32(0), i32(3), i32(1)])  # for reading, keep in all caches, data
         return context.get_dummy_value()
 
@@ -86,40 +83,23 @@ def _prefetch(typingctx, array, offset):  # noqa: ANN001, ANN202 (Numba types)
 
 
 @inlined
-def prefetch_row(table, row):  # noqa: ANN001, ANN201
-    """Ask for every cache line of `table[row]`."""
-    dim = table.shape[1]
-    for column in range(0, dim, 64 // table.itemsize):
-        _prefetch(table, row * dim + column)
+def prefetch_row(table, row):  # noqa: ANN001, ANN202
+    """Ask for every cache line of `table[row]`; `table` is [rows, dim] or [rows]."""
+    for byte in range(0, table.strides[0], 64):
+        _prefetch(table, row * table.strides[0] + byte)
+
+
+@njit(nogil=True, fastmath={"reassoc"})
+def dot(a, b):  # noqa: ANN001, ANN202
+    """Sum of a[j] * b[j], in the order the compiler finds best for this processor: a function of the length alone."""
+    total = a.dtype.type(0)
+    for j in range(len(a)):
+        total += a[j] * b[j]
+    return total
 
 
 @inlined
-def prefetch_one(array, index):  # noqa: ANN001, ANN201
-    """Ask for the cache line of `array[index]`."""
-    _prefetch(array, index)
-
-
-@inlined
-def dot(a, b, lanes):  # noqa: ANN001, ANN201
-    """Sum of a[j] * b[j] in an order that depends on the length only: by lane, then the lanes pairwise. `lanes` [LANES] is scratch."""
-    for lane in range(LANES):
-        lanes[lane] = 0
-    whole = len(a) - len(a) % LANES
-    for column in range(0, whole, LANES):
-        for lane in range(LANES):
-            lanes[lane] += a[column + lane] * b[column + lane]
-    for lane in range(len(a) - whole):
-        lanes[lane] += a[whole + lane] * b[whole + lane]
-    half = LANES // 2
-    while half:
-        for lane in range(half):
-            lanes[lane] += lanes[lane + half]
-        half //= 2
-    return lanes[0]
-
-
-@inlined
-def sum_segment(total, grad_out, bag_of, weights, order, low, high):  # noqa: ANN001, ANN201
+def sum_segment(total, grad_out, bag_of, weights, order, low, high):  # noqa: ANN001, ANN202
     """total[:] = sum over i in low .. high - 1 of  weights[order[i]] * grad_out[bag_of[order[i]]],  one i after another.
 
     `weights` of length 0 count as ones. segment_grads and sparse_update both call this, so their sums agree bit for bit.
@@ -128,6 +108,8 @@ def sum_segment(total, grad_out, bag_of, weights, order, low, high):  # noqa: AN
     for i in range(low, high):
         position = order[i]
         bag = bag_of[position]
+        if i + ROWS_AHEAD < len(order):
+            prefetch_row(grad_out, bag_of[order[i + ROWS_AHEAD]])
         if len(weights):
             weight = weights[position]
             if i == low:
@@ -145,7 +127,7 @@ def sum_segment(total, grad_out, bag_of, weights, order, low, high):  # noqa: AN
 
 
 @kernel
-def bag_of_position(offsets):  # noqa: ANN001, ANN201
+def bag_of_position(offsets):  # noqa: ANN001, ANN202
     """The bag of each position, [N] int32."""
     bag_of = np.empty(offsets[-1], np.int32)
     for bag in prange(len(offsets) - 1):

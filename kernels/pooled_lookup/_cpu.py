@@ -1,11 +1,10 @@
 """pooled_lookup with Numba on the CPU: a thread takes whole bags; rows are prefetched ahead of the sum."""
 
 import numba
-import numpy as np
 from numba import prange
 from torch import Tensor
 
-from .._numba_cpu import LANES, ROWS_AHEAD, cut, dot, kernel, prefetch_row
+from .._numba_cpu import ROWS_AHEAD, cut, dot, kernel, prefetch_row
 
 
 def pooled_lookup(table: Tensor, ids: Tensor, offsets: Tensor, weights: Tensor | None, pooling: str) -> Tensor:
@@ -72,10 +71,9 @@ def _pool(out, table, ids, offsets, weights, mean, cuts):
 @kernel
 def _dot(out, grad_out, table, ids, offsets, cuts):
     for t in prange(len(cuts) - 1):
-        lanes = np.empty(LANES, table.dtype)
         last = offsets[cuts[t + 1]]
         for bag in range(cuts[t], cuts[t + 1]):
             for i in range(offsets[bag], offsets[bag + 1]):
                 if i + ROWS_AHEAD < last:
                     prefetch_row(table, ids[i + ROWS_AHEAD])
-                out[i] = dot(grad_out[bag], table[ids[i]], lanes)
+                out[i] = dot(grad_out[bag], table[ids[i]])

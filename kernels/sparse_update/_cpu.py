@@ -5,7 +5,7 @@ import numpy as np
 from numba import prange
 from torch import Tensor
 
-from .._numba_cpu import LANES, ROWS_AHEAD, cut, dot, kernel, prefetch_one, prefetch_row, sum_segment
+from .._numba_cpu import ROWS_AHEAD, cut, dot, kernel, prefetch_row, sum_segment
 from ..segment_grads._cpu import terms_of
 
 PER_ROW = 4
@@ -55,14 +55,14 @@ def _sgd(table, lr, rows, terms, bag_of, scale, order, starts, cuts):
 def _rowwise_adagrad(table, state, lr, eps, rows, terms, bag_of, scale, order, starts, cuts):
     dim = table.shape[1]
     for t in prange(len(cuts) - 1):
-        grad, lanes = np.empty(dim, table.dtype), np.empty(LANES, table.dtype)
+        grad = np.empty(dim, table.dtype)
         for u in range(cuts[t], cuts[t + 1]):
             if u + ROWS_AHEAD < cuts[t + 1]:
                 prefetch_row(table, rows[u + ROWS_AHEAD])
-                prefetch_one(state, rows[u + ROWS_AHEAD])
+                prefetch_row(state, rows[u + ROWS_AHEAD])
             sum_segment(grad, terms, bag_of, scale, order, starts[u], starts[u + 1])
             row = rows[u]
-            state[row] += dot(grad, grad, lanes) / dim
+            state[row] += dot(grad, grad) / dim
             step = lr / (np.sqrt(state[row]) + eps)
             for j in range(dim):
                 table[row, j] -= step * grad[j]
