@@ -105,25 +105,16 @@ def sum_segment(total, grad_out, bag_of, weights, order, low, high):  # noqa: AN
     `weights` of length 0 count as ones. segment_grads and sparse_update both call this, so their sums agree bit for bit.
     """
     dim = grad_out.shape[1]
+    for j in range(dim):
+        total[j] = 0
     for i in range(low, high):
-        position = order[i]
-        bag = bag_of[position]
         if i + ROWS_AHEAD < len(order):
             prefetch_row(grad_out, bag_of[order[i + ROWS_AHEAD]])
-        if len(weights):
-            weight = weights[position]
-            if i == low:
-                for j in range(dim):
-                    total[j] = weight * grad_out[bag, j]
-            else:
-                for j in range(dim):
-                    total[j] += weight * grad_out[bag, j]
-        elif i == low:
-            for j in range(dim):
-                total[j] = grad_out[bag, j]
-        else:
-            for j in range(dim):
-                total[j] += grad_out[bag, j]
+        position = order[i]
+        bag = bag_of[position]
+        weight = weights[position] if len(weights) else total.dtype.type(1)  # times 1 is exact
+        for j in range(dim):
+            total[j] += weight * grad_out[bag, j]
 
 
 @kernel

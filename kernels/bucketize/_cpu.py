@@ -19,7 +19,7 @@ def bucketize(
     base: Tensor,
     world: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    index = (x.numpy() for x in (ids, table_starts, parts, span, first, owner, base))
+    index = (x.numpy() for x in (ids.long(), table_starts, parts, span, first, owner, base))
     order, counts, rows = _bucketize(*index, world, cut_evenly(len(ids), numba.get_num_threads()))
     return torch.from_numpy(order), torch.from_numpy(counts), torch.from_numpy(rows)
 
@@ -34,7 +34,7 @@ def _bucketize(ids, table_starts, parts, span, first, owner, base, world, cuts):
         for i in range(cuts[t], cuts[t + 1]):
             while i >= table_starts[table + 1]:
                 table += 1
-            row = np.int64(ids[i])
+            row = ids[i]
             if span[table] > 0:
                 part, row = row // span[table], row % span[table]
             else:

@@ -12,7 +12,7 @@ def pooled_lookup(table: Tensor, ids: Tensor, offsets: Tensor, weights: Tensor |
     weights = table.new_empty(0) if weights is None else weights
     starts = offsets.numpy()
     cuts = cut(starts, numba.get_num_threads(), per_segment=1)
-    _pool(out.numpy(), table.detach().numpy(), ids.numpy(), starts, weights.detach().numpy(), pooling == "mean", cuts)
+    _pool(out.numpy(), table.detach().numpy(), ids.long().numpy(), starts, weights.detach().numpy(), pooling == "mean", cuts)
     return out
 
 
@@ -20,7 +20,7 @@ def weights_grad(grad_out: Tensor, table: Tensor, ids: Tensor, offsets: Tensor) 
     out = table.new_empty(len(ids))
     starts = offsets.numpy()
     cuts = cut(starts, numba.get_num_threads(), per_segment=1)
-    _dot(out.numpy(), grad_out.detach().numpy(), table.detach().numpy(), ids.numpy(), starts, cuts)
+    _dot(out.numpy(), grad_out.detach().numpy(), table.detach().numpy(), ids.long().numpy(), starts, cuts)
     return out
 
 
@@ -56,12 +56,9 @@ def _pool(out, table, ids, offsets, weights, mean, cuts):
                 if i + ROWS_AHEAD < last:
                     prefetch_row(table, ids[i + ROWS_AHEAD])
                 a = ids[i]
-                if len(weights):
-                    for j in range(dim):
-                        out[bag, j] += weights[i] * table[a, j]
-                else:
-                    for j in range(dim):
-                        out[bag, j] += table[a, j]
+                p = weights[i] if len(weights) else table.dtype.type(1)  # times 1 is exact
+                for j in range(dim):
+                    out[bag, j] += p * table[a, j]
                 i += 1
             if mean and high > low:
                 for j in range(dim):

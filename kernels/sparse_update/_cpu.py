@@ -30,7 +30,7 @@ def sparse_update(
     weight = table.detach().numpy()
     number = weight.dtype.type
     cuts = cut(starts.numpy(), numba.get_num_threads(), PER_ROW)
-    index = (rows.numpy(), terms, bag_of, scale, order.numpy(), starts.numpy(), cuts)
+    index = (rows.long().numpy(), terms, bag_of, scale, order.numpy(), starts.numpy(), cuts)
     if optimizer == "sgd":
         _sgd(weight, number(lr), *index)
     else:

@@ -10,34 +10,19 @@ from .._numba_cpu import cut_evenly, kernel, sort_words
 
 
 def unique_ids(ids: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    keys, n = ids.numpy(), len(ids)
+    keys, n = ids.long().numpy(), len(ids)
     cuts = cut_evenly(n, numba.get_num_threads())
-    seen = _bits_seen(keys, cuts)
+    seen = int(np.bitwise_or.reduce(keys))  # how many bits the ids need; negative if one of them is
     if seen < 0:
         raise ValueError(f"ids: expected >= 0, given {int(keys.min())} at position {int(keys.argmin())}")
-    place_bits, id_bits = max(n - 1, 0).bit_length(), int(seen).bit_length()
+    place_bits, id_bits = max(n - 1, 0).bit_length(), seen.bit_length()
     room = 63 - place_bits  # bits of an id that fit above its position: one round, unless ids are astronomically large
     words = np.empty(0, np.int64)
     for low in range(0, max(id_bits, 1), room):
         words = _pack(keys, words, low, room, place_bits)
         words = sort_words(words, place_bits, min(room, id_bits - low), cuts)
-    heads = _count_heads(keys, words, place_bits, cuts)
-    return tuple(map(torch.from_numpy, _emit(keys, words, place_bits, heads, cuts)))
-
-
-@kernel
-def _bits_seen(ids, cuts):
-    """Bitwise or of all ids: how many bits they need, and negative if one of them is."""
-    seen = np.zeros(len(cuts) - 1, np.int64)
-    for t in prange(len(cuts) - 1):
-        bits = np.int64(0)
-        for i in range(cuts[t], cuts[t + 1]):
-            bits |= np.int64(ids[i])
-        seen[t] = bits
-    total = np.int64(0)
-    for bits in seen:
-        total |= bits
-    return total
+    rows, inverse, order, starts = map(torch.from_numpy, _index(keys, words, (1 << place_bits) - 1, cuts))
+    return rows.to(ids.dtype), inverse, order, starts
 
 
 @kernel
@@ -47,35 +32,27 @@ def _pack(ids, words, low, room, place_bits):
     places, id_mask = (1 << place_bits) - 1, (1 << room) - 1
     for i in prange(len(ids)):
         position = words[i] & places if len(words) else np.int64(i)
-        packed[i] = ((np.int64(ids[position]) >> low & id_mask) << place_bits) | position
+        packed[i] = ((ids[position] >> low & id_mask) << place_bits) | position
     return packed
 
 
 @kernel
-def _count_heads(ids, words, place_bits, cuts):
-    """heads[t]: distinct ids that begin before thread t's part of the sorted words; heads[threads]: all of them."""
-    threads = len(cuts) - 1
-    heads = np.zeros(threads + 1, np.int64)
-    places = (1 << place_bits) - 1
+def _index(ids, words, places, cuts):
+    """(rows, inverse, order, starts) from the sorted words."""
+    n, threads = len(ids), len(cuts) - 1
+    first = np.zeros(threads + 1, np.int64)  # distinct ids that begin before thread t's run of words
     for t in prange(threads):
         count = 0
         for i in range(cuts[t], cuts[t + 1]):
             count += i == 0 or ids[words[i] & places] != ids[words[i - 1] & places]
-        heads[t + 1] = count
+        first[t + 1] = count
     for t in range(threads):
-        heads[t + 1] += heads[t]
-    return heads
-
-
-@kernel
-def _emit(ids, words, place_bits, heads, cuts):
-    n, threads = len(ids), len(heads) - 1
-    rows, starts = np.empty(heads[threads], ids.dtype), np.empty(heads[threads] + 1, np.int64)
+        first[t + 1] += first[t]
+    rows, starts = np.empty(first[threads], np.int64), np.empty(first[threads] + 1, np.int64)
     inverse, order = np.empty(n, np.int64), np.empty(n, np.int64)
-    places = (1 << place_bits) - 1
-    starts[heads[threads]] = n
+    starts[first[threads]] = n
     for t in prange(threads):
-        u = heads[t] - 1
+        u = first[t] - 1
         for i in range(cuts[t], cuts[t + 1]):
             position = words[i] & places
             if i == 0 or ids[position] != ids[words[i - 1] & places]:
