@@ -42,10 +42,12 @@ class Plan:
     def __post_init__(self) -> None:
         names = [table.name for table in self.tables]
         placed = [placement.table for placement in self.placements]
-        if len(set(names)) != len(names):
-            raise ValueError(f"tables: expected distinct names, given {names}")
+        if self.world < 1:
+            raise ValueError(f"world: expected at least 1 rank, given {self.world}")
+        if _repeated(names):
+            raise ValueError(f"tables: expected distinct names, given {_repeated(names)} more than once")
         if placed != names:
-            raise ValueError(f"placements: expected one for each table in order, {names}, given {placed}")
+            raise ValueError(f"placements: expected one for each table, in order: {_difference(names, placed)}")
         for placement in self.placements:
             self._check(placement)
 
@@ -89,7 +91,7 @@ class Plan:
     def from_json(text: str) -> "Plan":
         """Read what `to_json` wrote, or a hand-edited one: checked as any Plan."""
         fields = json.loads(text)
-        tables = (TableSpec(**{**table, "dtype": getattr(torch, table["dtype"])}) for table in fields["tables"])
+        tables = (TableSpec(**{**table, "dtype": _dtype(table)}) for table in fields["tables"])
         placements = (Placement(**{**p, "ranks": tuple(p["ranks"])}) for p in fields["placements"])
         return Plan(fields["world"], tuple(tables), tuple(placements))
 
@@ -97,3 +99,23 @@ class Plan:
     def hash(self) -> str:
         """Content hash, 12 hexadecimal digits."""
         return hashlib.sha256(self.to_json().encode()).hexdigest()[:12]
+
+
+def _repeated(names: Sequence[str]) -> str:
+    """Those of `names` that come more than once, in words."""
+    return ", ".join(repr(name) for name in dict.fromkeys(names) if names.count(name) > 1)
+
+
+def _difference(names: Sequence[str], placed: Sequence[str]) -> str:
+    """Why the tables of the placements are not `names`, in words."""
+    reasons = [f"no placement for {name!r}" for name in names if name not in placed]
+    reasons += [f"no table for {name!r}" for name in placed if name not in names]
+    reasons += [f"{_repeated(placed)} placed more than once"] if _repeated(placed) else []
+    return ", ".join(reasons) or f"the tables are {list(names)}, the placements {list(placed)}"
+
+
+def _dtype(table: dict[str, str]) -> torch.dtype:
+    dtype = getattr(torch, table["dtype"], None)
+    if not isinstance(dtype, torch.dtype):
+        raise ValueError(f"table {table['name']!r}: unknown dtype {table['dtype']!r}: for example 'float32'")
+    return dtype

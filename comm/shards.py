@@ -51,7 +51,7 @@ class Shards:
         cells, filled = [], [0] * self.world
         for number, (table, placement) in enumerate(zip(self.tables, self.placements, strict=True)):
             parts = len(placement.ranks)
-            span = -(-table.rows // parts) if placement.split == "range" else 0
+            span = -(-table.rows // parts) if parts and placement.split == "range" else 0
             for part, rank in enumerate(placement.ranks):
                 if span:
                     rows = min(max(table.rows - part * span, 0), span)

@@ -1,0 +1,117 @@
+"""One process that trains what W ranks train, with every sum grouped as the plan groups it. Written to be read.
+
+Whole tables, loops over samples and ids, plain torch additions one after another. Only the optimizer's rule on one
+finished gradient per row is the kernel's (the kernels' own tests hold it to its formula).
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from comm.plan import Plan
+from kernels import TableSpec, update_rows
+from models import embedding
+from models.initialise import row_scale
+from tests.comm.workload import CUTS, GLOBAL_BATCH, LR, Result, Work, batch_of, cross_entropy_sum, real_model
+
+
+class WholeTables(nn.Module):
+    """What a model asks of its embedding before it is trained: the tables."""
+
+    def __init__(self, tables: Sequence[TableSpec]) -> None:
+        super().__init__()
+        self.tables = tuple(tables)
+
+
+def in_order(terms: Sequence[Tensor]) -> Tensor:
+    """((t0 + t1) + t2) + ..."""
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def by_node(of_rank: dict[int, Tensor], ranks_per_node: int) -> Tensor:
+    """Rank sums added within each node, then the node sums, in order; ranks without a term are left out."""
+    nodes = defaultdict(list)
+    for rank in sorted(of_rank):
+        nodes[rank // ranks_per_node].append(of_rank[rank])
+    return in_order([in_order(nodes[node]) for node in sorted(nodes)])
+
+
+def owner(plan: Plan, number: int, row: int) -> int:
+    """The rank that pools `row` of table `number`; a strategy that brings rows to the sample has one pool, 0."""
+    placement = plan.placements[number]
+    parts = len(placement.ranks)
+    if placement.strategy in ("replicated", "unique"):
+        return 0
+    part = row % parts if placement.split == "modulo" else row // -(-plan.tables[number].rows // parts)
+    return placement.ranks[part]
+
+
+def train(plan: Plan, work: Work, ranks_per_node: int | None, make=real_model, loss=cross_entropy_sum) -> Result:
+    """What every rank of `comm` must hold after training `work` under `plan`, bit for bit."""
+    world, tables, per_node = plan.world, work.tables, ranks_per_node or plan.world
+    values = [embedding.init_rows(t.name, torch.arange(t.rows), t.dim, 0, t.dtype, row_scale(t.rows)) for t in tables]
+    states = [None if work.optimizer == "sgd" else torch.zeros(t.rows, dtype=t.dtype) for t in tables]
+    model = make(WholeTables(tables)).to(work.dtype)
+    parameters = list(model.parameters())
+    dense_optimizer = torch.optim.SGD(parameters, lr=LR)
+    losses = []
+    for step in range(work.steps):
+        rank_losses, dense_sums, row_sums = {}, {}, defaultdict(dict)
+        for rank in range(world):
+            begin, end = CUTS[world][rank : rank + 2]
+            bags, dense, label = batch_of(work, step, begin, end)
+            batch = end - begin
+            bag = [_bag(bags, number * batch + b) for number in range(len(tables)) for b in range(batch)]
+            columns = []
+            for number, table in enumerate(tables):
+                mine = bag[number * batch : (number + 1) * batch]
+                pooled = [_pool(plan, number, values[number], ids, weights, per_node) for ids, weights in mine]
+                columns.append(torch.stack(pooled) if pooled else torch.empty(0, table.dim, dtype=table.dtype))
+            whole = torch.cat(columns, dim=1).requires_grad_()
+            share = loss(model.dense(dense, whole), label) / GLOBAL_BATCH
+            grads = torch.autograd.grad(share, [whole, *parameters])
+            rank_losses[rank] = share.detach().double()
+            dense_sums[rank] = torch.cat([grad.flatten() for grad in grads[1:]])
+            terms = defaultdict(list)
+            for number, part in enumerate(grads[0].split([t.dim for t in tables], dim=1)):
+                for b, (ids, weights) in enumerate(bag[number * batch : (number + 1) * batch]):
+                    grad = part[b] / max(len(ids), 1) if tables[number].pooling == "mean" else part[b]
+                    for row, weight in zip(ids, weights, strict=True):
+                        terms[number, row].append(grad * weight)
+            for key, rows in terms.items():
+                row_sums[key][rank] = in_order(rows)
+        for number in range(len(tables)):
+            touched = {row: by_node(ranks, per_node) for (table, row), ranks in row_sums.items() if table == number}
+            if touched:
+                rows, row_grads = torch.tensor(list(touched)), torch.stack(list(touched.values()))
+                update_rows(values[number], states[number], rows, row_grads, work.optimizer, LR, backend="cpu")
+        losses.append(float(by_node(rank_losses, per_node)))
+        total = by_node(dense_sums, per_node)
+        for parameter, part in zip(parameters, total.split([p.numel() for p in parameters]), strict=True):
+            parameter.grad = part.view_as(parameter)
+        dense_optimizer.step()
+    whole_tables = {t.name: (value, state) for t, value, state in zip(tables, values, states, strict=True)}
+    return Result(losses, whole_tables, torch.cat([p.detach().flatten() for p in parameters]), {})
+
+
+def _bag(bags, number: int) -> tuple[list[int], Tensor]:
+    """Ids and weights of one bag."""
+    begin, end = int(bags.offsets[number]), int(bags.offsets[number + 1])
+    weights = torch.ones(end - begin) if bags.weights is None else bags.weights[begin:end]
+    return bags.ids[begin:end].tolist(), weights
+
+
+def _pool(plan: Plan, number: int, values: Tensor, ids: list[int], weights: Tensor, per_node: int) -> Tensor:
+    """One pooled bag: partial sums by owner, added by node; a mean divides the whole by the bag's length."""
+    parts = defaultdict(list)
+    for row, weight in zip(ids, weights, strict=True):
+        parts[owner(plan, number, row)].append(values[row] * weight)
+    if not parts:
+        return values.new_zeros(values.shape[1])
+    total = by_node({rank: in_order(terms) for rank, terms in parts.items()}, per_node)
+    return total / len(ids) if plan.tables[number].pooling == "mean" else total

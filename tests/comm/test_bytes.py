@@ -1,0 +1,148 @@
+"""The bytes that a strategy says it sends are the bytes that are sent, phase by phase and rank by rank."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from comm.counts import Counts
+from comm.group import SimGroup, simulate
+from comm.plan import STRATEGIES, Plan, Split
+from comm.schedule import Schedule
+from comm.store import SparseOptimizer
+from comm.strategy import INPUTS
+from kernels import Bags, TableSpec
+from models.embedding import ShardedEmbedding
+from models.executor import Executor
+
+DIM = 3
+
+
+class Lookups(NamedTuple):
+    """`rows` of each table; `ids[rank][table][sample]` of one global batch."""
+
+    rows: list[int]
+    ids: list[list[list[list[int]]]]
+    weighted: bool
+    split: Split
+
+
+def lookups(world: int) -> st.SearchStrategy[Lookups]:
+    """Ragged batches of any size, none and none at all included."""
+
+    def batches(rows: list[int]) -> st.SearchStrategy:
+        def rank(batch: int) -> st.SearchStrategy:
+            bag = [st.lists(st.integers(0, n - 1), max_size=3) for n in rows]
+            return st.tuples(*(st.lists(one, min_size=batch, max_size=batch) for one in bag)).map(list)
+
+        ids = st.lists(st.integers(0, 3).flatmap(rank), min_size=world, max_size=world)
+        return st.builds(Lookups, st.just(rows), ids, st.booleans(), st.sampled_from(["modulo", "range"]))
+
+    return st.lists(st.integers(1, 9), min_size=1, max_size=4).flatmap(batches)
+
+
+def bags_of(ids: list[list[list[int]]], weighted: bool) -> Bags:
+    bags = [bag for table in ids for bag in table]
+    flat = torch.tensor([row for bag in bags for row in bag], dtype=torch.int64)
+    offsets = torch.tensor([0] + [len(bag) for bag in bags]).cumsum(0)
+    return Bags(flat, offsets, torch.ones(len(flat)) if weighted else None)
+
+
+def tables_of(rows: list[int]) -> tuple[TableSpec, ...]:
+    return tuple(TableSpec(f"t{i}", n, DIM) for i, n in enumerate(rows))
+
+
+def step(group: SimGroup, plan: Plan, bags: Bags) -> dict[str, torch.Tensor]:
+    """One step of the embedding alone; what the strategy says this batch sends is compared by the caller."""
+    embedding = ShardedEmbedding(plan, group, SparseOptimizer("sgd"), backend="cpu")
+    schedule = Schedule(embedding.forward_phases() + embedding.backward_phases(), (*INPUTS, "bags", "pooled_grad"))
+    batch = len(bags) // len(plan.tables)
+    grad = torch.ones(batch, DIM * len(plan.tables))
+    frame = {"step": 0, "lr": 0.1, "training": True, "bags": bags, "pooled_grad": grad}
+    Executor().run(schedule, frame)
+    return dict(group.sent)
+
+
+def check(world: int, strategy: str, drawn: Lookups) -> None:
+    plan = Plan.uniform(tables_of(drawn.rows), strategy, world, drawn.split)
+    batches = [bags_of(ids, drawn.weighted) for ids in drawn.ids]
+    sent = simulate(world, lambda group: step(group, plan, batches[group.rank]))
+
+    def predict(group: SimGroup) -> dict[str, torch.Tensor]:
+        team = ShardedEmbedding(plan, group, backend="cpu").teams[0].strategy
+        phases = team.sent(Counts.of(team.shards, batches))
+        return {f"{team.label}.{phase}": bytes_ for phase, bytes_ in phases.items()}
+
+    predicted = simulate(world, predict)[0]
+    counted = {label: torch.stack([of_rank[label] for of_rank in sent]) for label in sent[0]}
+    assert predicted.keys() == counted.keys()
+    for label, bytes_ in predicted.items():
+        assert bytes_.tolist() == counted[label].tolist(), label
+
+
+NASTY = {
+    world: Lookups(
+        rows=[1, 2, 5],  # fewer rows than ranks: some shards are empty; nobody looks table 1 up
+        ids=[[[], [], []] if rank == 1 else [[[0, 0], []], [[], []], [[4, 1, 4], [rank]]] for rank in range(world)],
+        weighted=world != 2,
+        split="range",
+    )
+    for world in (1, 2, 4, 8)
+}
+
+
+@pytest.mark.parametrize("world", [1, 2, 4, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_bytes_sent_are_those_predicted(strategy, world):
+    @settings(max_examples=12)
+    @given(lookups(world))
+    @example(NASTY[world])
+    @example(NASTY[world]._replace(split="modulo", weighted=world == 2))
+    def holds(drawn):
+        check(world, strategy, drawn)
+
+    holds()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_bytes_are_those_written_out_by_hand(strategy):
+    # Two ranks, one table of 4 rows by modulo (tablewise: all on rank 0), dim 3 float32 = 12 B a row, ids of 4 B.
+    # Rank 0 looks up [0, 1, 1] in one bag; rank 1 looks up [3] and [2, 3] in two.
+    drawn = Lookups([4], [[[[0, 1, 1]]], [[[3], [2, 3]]]], False, "modulo")
+    plan = Plan.uniform(tables_of(drawn.rows), strategy, 2, drawn.split)
+    batches = [bags_of(ids, drawn.weighted) for ids in drawn.ids]
+    sent = simulate(2, lambda group: step(group, plan, batches[group.rank]))
+    expected = {  # what rank 0 sends to rank 1, and rank 1 to rank 0
+        # keys: two sizes of 8 B, a length of 4 B a bag, the ids; then a sum a bag, back and forth
+        "rowwise": {"keys": (16 + 4 + 2 * 4, 16 + 2 * 4 + 1 * 4), "send": (2 * 12, 12), "grad_send": (12, 2 * 12)},
+        "tablewise": {"keys": (16, 16 + 2 * 4 + 3 * 4), "send": (2 * 12, 0), "grad_send": (0, 2 * 12)},
+        # keys: a count of 8 B and the distinct ids that the other holds; then a row each
+        "unique": {"keys": (8 + 4, 8 + 4), "send": (12, 12), "grad_send": (12, 12)},
+        # keys: a count and all distinct ids; the union {0, 1, 2, 3} is reduced in two halves
+        "replicated": {"keys": (8 + 2 * 4, 8 + 2 * 4), "grad_send.scatter": (24, 24), "grad_send.gather": (24, 24)},
+    }
+    found = {label.split("float32.")[1]: (int(sent[0][label][1]), int(sent[1][label][0])) for label in sent[0]}
+    assert found == expected[strategy]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_collective_calls_do_not_grow_with_the_tables(strategy, monkeypatch):
+    calls = []
+    all_to_all = SimGroup._all_to_all
+
+    def counted(self, x, send, receive):
+        calls.append(self.rank)
+        return all_to_all(self, x, send, receive)
+
+    monkeypatch.setattr(SimGroup, "_all_to_all", counted)
+    numbers = []
+    for tables in (1, 7):
+        calls.clear()
+        plan = Plan.uniform(tables_of([5] * tables), strategy, 2)
+        bags = bags_of([[[0, 3], [1]]] * tables, False)
+        simulate(2, lambda group, plan=plan, bags=bags: step(group, plan, bags))
+        assert calls.count(0) == calls.count(1)
+        numbers.append(calls.count(0))
+    assert numbers[0] == numbers[1] > 0

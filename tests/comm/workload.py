@@ -1,0 +1,180 @@
+"""A small model and click stream that the tests of exchanges share: ragged, uneven, with sum and mean tables.
+
+In its own module so that processes started by `comm.group.launch` can import it.
+"""
+
+import hashlib
+import random
+import time
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numba
+import torch
+from torch import Tensor, nn
+
+from comm.group import Group, TorchGroup
+from comm.plan import Plan, Split
+from comm.schedule import Phase, Schedule
+from comm.store import SparseOptimizer
+from kernels import Bags, TableSpec
+from kernels.bags import Pooling
+from models.dcn import DLRMDCNv2
+from models.embedding import ShardedEmbedding
+from models.executor import Executor
+from models.step import Loss, TrainingStep, cross_entropy_sum
+
+LR = 0.25
+FEATURES = 3
+GLOBAL_BATCH = 16
+CUTS = {1: (0, 16), 2: (0, 10, 16), 4: (0, 6, 6, 11, 16)}
+"""The samples of each rank, by world size: uneven, and rank 1 of 4 has none."""
+
+ARMS: tuple[tuple[str, Split], ...] = (
+    ("unique", "modulo"),
+    ("unique", "range"),
+    ("tablewise", "modulo"),
+    ("replicated", "modulo"),
+    ("rowwise", "modulo"),
+    ("rowwise", "range"),
+)
+
+
+@dataclass(frozen=True)
+class Work:
+    """What is trained, and how the tables travel."""
+
+    strategy: str = "unique"
+    split: Split = "modulo"
+    optimizer: str = "sgd"
+    weighted: bool = False
+    poolings: tuple[Pooling, ...] = ("sum", "mean")
+    dtype: torch.dtype = torch.float32
+    steps: int = 10
+    overlap: bool = False
+    delays: int | None = None  # seed of random delays in phases
+
+    @property
+    def tables(self) -> tuple[TableSpec, ...]:
+        """One row for everybody, fewer rows than ranks, and rows enough that ranks rarely share one."""
+        shapes = (("one", 1), ("few", 3), ("some", 7), ("many", 100))
+        poolings = self.poolings * len(shapes)
+        return tuple(TableSpec(*shapes[i], 8, poolings[i], self.dtype) for i in range(len(shapes)))
+
+    def plan(self, world: int) -> Plan:
+        return Plan.uniform(self.tables, self.strategy, world, self.split)
+
+
+class Result(NamedTuple):
+    """What a rank has after training; `tables` are whole."""
+
+    losses: list[float]
+    tables: dict[str, tuple[Tensor, Tensor | None]]
+    dense: Tensor
+    sent: dict[str, list[int]]
+
+
+def draw_bags(tables: tuple[TableSpec, ...], batch: int, seed: int, weighted: bool, dtype: torch.dtype) -> Bags:
+    """Table-major bags of 0 to 3 ids; weights are small integers, so that exact models stay exact."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, 4, (len(tables) * batch,), generator=generator)
+    offsets = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
+    rows = torch.tensor([t.rows for t in tables]).repeat_interleave(batch).repeat_interleave(lengths)
+    ids = (torch.rand(len(rows), generator=generator) * rows).long()
+    weights = torch.randint(-2, 4, (len(ids),), generator=generator).to(dtype) if weighted else None
+    return Bags(ids, offsets, weights)
+
+
+def samples(bags: Bags, tables: int, begin: int, end: int) -> Bags:
+    """Samples `begin` to `end` of every table."""
+    batch = len(bags) // tables
+    chosen = [t * batch + b for t in range(tables) for b in range(begin, end)]
+    spans = [torch.arange(int(bags.offsets[bag]), int(bags.offsets[bag + 1])) for bag in chosen]
+    at = torch.cat([torch.zeros(0, dtype=torch.int64), *spans])
+    offsets = torch.tensor([0] + [len(span) for span in spans]).cumsum(0)
+    return Bags(bags.ids[at], offsets, None if bags.weights is None else bags.weights[at])
+
+
+def batch_of(work: Work, step: int, begin: int, end: int) -> tuple[Bags, Tensor, Tensor]:
+    """Bags, dense features and labels of some samples of the global batch of `step`."""
+    generator = torch.Generator().manual_seed(step)
+    dense = torch.randint(-4, 5, (GLOBAL_BATCH, FEATURES), generator=generator).to(work.dtype)
+    label = torch.randint(0, 2, (GLOBAL_BATCH,), generator=generator).to(work.dtype)
+    bags = draw_bags(work.tables, GLOBAL_BATCH, 1000 + step, work.weighted, work.dtype)
+    return samples(bags, len(work.tables), begin, end), dense[begin:end], label[begin:end]
+
+
+class LinearModel(nn.Module):
+    """Logits linear in the pooled rows, and in one vector of parameters: exact on small integers."""
+
+    def __init__(self, embedding: nn.Module) -> None:
+        super().__init__()
+        self.embedding = embedding
+        self.vector = nn.Parameter(torch.zeros(FEATURES))
+
+    def dense(self, dense: Tensor, pooled: Tensor) -> Tensor:
+        return dense @ self.vector + pooled @ (torch.arange(pooled.shape[1]).to(pooled.dtype) % 3 - 1)
+
+
+def linear_loss(logits: Tensor, label: Tensor) -> Tensor:
+    return (logits * (2 * label - 1)).sum()
+
+
+def real_model(embedding: nn.Module) -> nn.Module:
+    return DLRMDCNv2(embedding, FEATURES, bottom=(8,), top=(8, 1), cross_layers=1, cross_rank=4)
+
+
+def train(
+    group: Group, work: Work, make=real_model, loss: Loss = cross_entropy_sum, plan: Plan | None = None
+) -> Result:
+    """`work.steps` steps of this rank's share of the global batches."""
+    embedding = ShardedEmbedding(plan or work.plan(group.size), group, SparseOptimizer(work.optimizer), backend="cpu")
+    model = make(embedding).to(work.dtype)
+    parameters = list(model.parameters())
+    training = TrainingStep(model, torch.optim.SGD(parameters, lr=LR), loss)
+    schedule = training.schedule()
+    if work.delays is not None:
+        schedule = delayed(schedule, random.Random(work.delays * group.size + group.rank))
+    executor = Executor(work.overlap, started=lambda: numba.set_num_threads(1))
+    losses = []
+    begin, end = CUTS[group.size][group.rank : group.rank + 2]
+    for step in range(work.steps):
+        bags, dense, label = batch_of(work, step, begin, end)
+        frame = {"step": step, "lr": LR, "training": True, "bags": bags}
+        frame |= {"dense": dense, "label": label, "global_batch": GLOBAL_BATCH}
+        executor.run(schedule, frame)
+        losses.append(frame["loss"])
+    sent = {label: bytes_.tolist() for label, bytes_ in group.sent.items()}
+    assert all(team.strategy.store.stats() == {"leases": 0} for team in embedding.teams)
+    flat = torch.cat([p.detach().flatten() for p in parameters])
+    return Result(losses, embedding.gather_tables(), flat, sent)
+
+
+def delayed(schedule: Schedule, source: random.Random) -> Schedule:
+    """The same phases, each after a random wait of at most 2 ms."""
+
+    def slow(phase: Phase) -> Phase:
+        def run(*values):
+            time.sleep(source.random() * 0.002)
+            return phase.run(*values)
+
+        return replace(phase, run=run)
+
+    return Schedule(tuple(slow(phase) for phase in schedule.phases), schedule.inputs)
+
+
+def digest(result: Result) -> str:
+    """SHA-256 of weights, optimizer state, dense parameters and losses."""
+    sha = hashlib.sha256()
+    for values, state in result.tables.values():
+        sha.update(values.numpy().tobytes())
+        sha.update(b"" if state is None else state.numpy().tobytes())
+    sha.update(result.dense.numpy().tobytes())
+    sha.update(torch.tensor(result.losses, dtype=torch.float64).numpy().tobytes())
+    return sha.hexdigest()
+
+
+def digests(group: Group, works: tuple[Work, ...], ranks_per_node: int | None) -> list[tuple[str, dict]]:
+    """Digest and bytes of each work, over real processes (each with a group of its own to count)."""
+    results = [train(TorchGroup(ranks_per_node), work) for work in works]
+    return [(digest(result), result.sent) for result in results]
