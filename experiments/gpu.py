@@ -1,4 +1,4 @@
-"""`python -m experiments.gpu`: the kernels' tests marked `gpu`, then kernels/step, on a CUDA device; without tyro."""
+"""`python -m experiments.gpu`: the contract test of every op, then kernels/step, on a CUDA device; without tyro."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ def main() -> int:
         raise SystemExit(
             f"make gpu needs a CUDA device and a torch built for it; torch {torch.__version__} sees none here"
         )
-    tests = subprocess.run([sys.executable, "-m", "pytest", "tests/kernels", "-m", "gpu"], cwd=ROOT, check=False)
+    tests = subprocess.run([sys.executable, "-m", "pytest", "tests/kernels/test_contract.py"], cwd=ROOT, check=False)
     console = Console()
     step = load("kernels/step")
     good = report(run([Job(step, step.sets["laptop"], step.budget_s)], Path("runs"), console), console)
