@@ -12,7 +12,7 @@ from types import ModuleType
 import torch
 
 BACKENDS = ("torch", "triton", "numba", "cpu")
-"""`torch`: the truth. `triton`: the fast one on GPUs. `numba`: Numba CUDA, its readable twin. `cpu`: Numba on the CPU."""
+"""`torch`: the truth. `triton`: fast on GPUs. `numba`: Numba CUDA, its readable twin. `cpu`: Numba on the CPU."""
 
 PACKAGE = __name__.rpartition(".")[0]
 NAMESPACE = PACKAGE.replace(".", "_")

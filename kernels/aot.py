@@ -38,8 +38,8 @@ TARGETS = {
 class Compiled:
     """One variant on one target.
 
-    `spills` counts bytes of stack and local memory (CUDA) or spilled registers (AMD); `shared` and `widest_load` are
-    in bytes.
+    `spills` counts bytes of stack and local memory (CUDA) or spilled registers (AMD); `shared` and `widest_load` are in
+    bytes. Only kernels with `row_bytes` are disassembled on CUDA; for the others `widest_load` is 0.
     """
 
     variant: str
@@ -67,17 +67,19 @@ def compile_variant(variant: Variant, target: str, hints: bool = True) -> Compil
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in variant.aligned if hints},
     )
     binary = triton.compile(source, target=TARGETS[target], options={"num_warps": variant.num_warps})
-    read = _read_amd if target.startswith("gfx") else _read_cuda
-    registers, spills, widest = read(binary)
+    if target.startswith("gfx"):
+        registers, spills, widest = _read_amd(binary)
+    else:  # disassembling takes longer than compiling
+        registers, spills, widest = _read_cuda(binary, disassemble=variant.row_bytes > 0)
     return Compiled(variant.name, target, hints, registers, spills, binary.metadata.shared, widest, variant.row_bytes)
 
 
-def _read_cuda(binary: Any) -> tuple[int, int, int]:
+def _read_cuda(binary: Any, disassemble: bool) -> tuple[int, int, int]:
     with tempfile.TemporaryDirectory() as folder:
         cubin = Path(folder) / "kernel.cubin"
         cubin.write_bytes(binary.asm["cubin"])
         usage = _run(knobs.nvidia.cuobjdump.path, "-res-usage", cubin)
-        sass = _run(knobs.nvidia.nvdisasm.path, "-c", cubin)
+        sass = _run(knobs.nvidia.nvdisasm.path, "-c", cubin) if disassemble else ""
     registers, stack, local = (_number(rf"{word}:(\d+)", usage) for word in ("REG", "STACK", "LOCAL"))
     loads = re.findall(r"\bLDG\.E([.\w]*)", sass)
     bits = [int(width.group(1)) if (width := re.search(r"\.(64|128|256)\b", load)) else 32 for load in loads]
@@ -104,12 +106,14 @@ def _run(*command: str | Path) -> str:
 
 
 def reports() -> Iterator[Compiled]:
-    """Every variant on every target; where wide loads are expected, sm_90 without the hints too."""
+    """Every variant on every target; and the first row kernel of each op on sm_90 without the hints."""
     for name, target in TARGETS.items():
         for variant in variants(target.warp_size):
             yield compile_variant(variant, name)
-            if variant.row_bytes and name == "sm_90":
-                yield compile_variant(variant, name, hints=False)
+    for op in OPS:
+        row_kernels = [v for v in variants(TARGETS["sm_90"].warp_size) if v.row_bytes and v.name.startswith(op)]
+        for variant in row_kernels[:1]:
+            yield compile_variant(variant, "sm_90", hints=False)
 
 
 def main() -> None:

@@ -98,6 +98,8 @@ def check_ids(bags: Bags, tables: Sequence[TableSpec], on_bad_id: OnBadId = "rai
     Returns (bags, number of ids dropped). With `raise` an id out of range is a ValueError that names table, position,
     id and bound; with `drop` it is taken out of its bag and counted.
     """
+    if on_bad_id not in get_args(OnBadId):
+        raise ValueError(f"unknown on_bad_id {on_bad_id!r}: choose one of {', '.join(get_args(OnBadId))}")
     if len(bags) % len(tables):
         raise ValueError(f"bags: expected a multiple of {len(tables)} tables, given {len(bags)} bags")
     batch = len(bags) // len(tables)
@@ -115,8 +117,6 @@ def check_ids(bags: Bags, tables: Sequence[TableSpec], on_bad_id: OnBadId = "rai
             f"table {table.name!r}: id {int(bags.ids[at])} at position {at} is out of range: "
             f"expected 0 <= id < {table.rows} ({count} such ids in the batch; on_bad_id='drop' drops and counts them)"
         )
-    if on_bad_id != "drop":
-        raise ValueError(f"unknown on_bad_id {on_bad_id!r}: choose one of {', '.join(get_args(OnBadId))}")
     kept = torch.cat([bad.new_zeros(1, dtype=torch.int64), (~bad).cumsum(0)])
     weights = None if bags.weights is None else bags.weights[~bad]
     return Bags(bags.ids[~bad], kept[bags.offsets], weights), count

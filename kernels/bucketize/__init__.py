@@ -15,7 +15,8 @@ part) is a *cell*; the cells of table t begin at `first[t]`. `owner[cell]` is th
 | rows | [N] int64 | `base[cell] + local(id)` of `ids[order]`: what the owners look up |
 
 `table_starts` [T + 1] int64 gives the table of each position: the ids of table t are
-`ids[table_starts[t] : table_starts[t + 1]]` (0 <= id < rows of the table). A whole table is `parts = 1`; a column shard is another table
+`ids[table_starts[t] : table_starts[t + 1]]` (0 <= id < rows of the table).
+A whole table is `parts = 1`; a column shard is another table
 with the same ids. Exact: integers only, every backend gives the same bits.
 
 Bytes: N ids read twice, N positions and rows written.

@@ -4,7 +4,7 @@
 
 | argument | shape, dtype | |
 |---|---|---|
-| table | [rows, dim] float32, float64 | dim >= 1, contiguous; several tables of one width are stacked, ids are global rows |
+| table | [rows, dim] float32, float64 | contiguous, dim >= 1; tables of one width are stacked, ids are global rows |
 | ids | [N] int32, int64 | 0 <= id < rows; not checked here, see `kernels.bags.check_ids` |
 | offsets | [bags + 1] int64 | first 0, last N, non-decreasing |
 | weights | [N] of the table's dtype, or None | only with `sum`, as in torch |

@@ -1,0 +1,255 @@
+"""The one contract test: every op x backend x case gives the truth, forward and gradients.
+
+A new op in OPS, a new backend file or a new case is picked up without an edit here, except for its bound in BOUNDS.
+"""
+
+import os
+import sys
+from importlib import import_module
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kernels
+
+ON_GPU = torch.cuda.is_available() and os.environ["TRITON_INTERPRET"] != "1"
+DEVICE = "cuda" if ON_GPU else "cpu"
+RUNNABLE = tuple(b for b in kernels.BACKENDS if not (ON_GPU and b == "cpu"))  # `cpu` takes CPU tensors only
+CASES = {op: import_module(f"kernels.{op}.cases") for op in kernels.OPS}
+MUTATED = {"sparse_update": ("table", "state")}
+
+every_case = pytest.mark.parametrize(
+    ("op", "case"), [pytest.param(op, case, id=f"{op}-{case.name}") for op in kernels.OPS for case in CASES[op].CASES]
+)
+every_backend = pytest.mark.parametrize("backend", RUNNABLE)
+
+
+def copied(inputs, double=False, magnitudes=False):
+    def copy(value):
+        if not isinstance(value, torch.Tensor):
+            return type(value)(*map(copy, value)) if isinstance(value, tuple) else value
+        if value.is_floating_point():
+            value = value.double() if double else value
+            value = value.abs() if magnitudes else value
+        return value.clone()
+
+    return {name: copy(value) for name, value in inputs.items()}
+
+
+def results(op, backend, inputs):
+    """Tensors that `op` returns or changes, by name; and nothing else has changed."""
+    given_ = copied(inputs)
+    out = getattr(kernels, op)(**given_, backend=backend)
+    changed = MUTATED.get(op, ())
+    for name, value in inputs.items():
+        before, after = (x if isinstance(x, tuple) else (x,) for x in (value, given_[name]))
+        for b, a in zip(before, after, strict=True):
+            assert name in changed or not isinstance(b, torch.Tensor) or torch.equal(b, a), f"{op} changed {name}"
+    if out is None:
+        return {name: given_[name] for name in changed if given_[name] is not None}
+    return out._asdict() if isinstance(out, tuple) else {"out": out}
+
+
+# Bounds. eps is 2u (u: unit round-off). A sum of n products in any order is off by at most n * u * sum |terms| to first
+# order, a division by one more u; the truth runs in float64, and for float64 tables has the same error itself. So
+# (n + 1) * eps * sum |terms| = 2 (n + 1) * u * sum |terms| holds for both dtypes. sum |terms| is the op on magnitudes.
+
+
+def lookup_bound(inputs, eps):
+    terms = kernels.pooled_lookup(**copied(inputs, double=True, magnitudes=True), backend="torch")
+    return {"out": (inputs["offsets"].diff() + 1)[:, None] * eps * terms}
+
+
+def segments_bound(inputs, eps):
+    terms = kernels.segment_grads(**copied(inputs, double=True, magnitudes=True), backend="torch")
+    return {"out": (inputs["starts"].diff() + 1)[:, None] * eps * terms}
+
+
+def update_bound(inputs, eps):
+    """Propagates e, the bound of the gradient g (|g| <= G), through the rule: first order, doubled for the rest."""
+    table, state, lr = inputs["table"].double(), inputs["state"], inputs["lr"]
+    rows = inputs["rows"].long()
+    names = ("grad_out", "offsets", "weights", "pooling", "order", "starts")
+    of_segments = {name: inputs[name] for name in names}
+    big = kernels.segment_grads(**copied(of_segments, double=True, magnitudes=True), backend="torch")
+    e = segments_bound(of_segments, eps)["out"]
+    bound = torch.zeros_like(table)
+    if state is None:  # rounding of lr, of lr * g and of the subtraction
+        bound[rows] = lr * e + eps * (table[rows].abs() + 2 * lr * big)
+        return {"table": bound}
+    # mean g^2: each square is off by 2 G e; a sum of dim squares, a division and an addition round dim + 2 times.
+    dim = table.shape[1]
+    state_bound = torch.zeros_like(state, dtype=torch.float64)
+    grown = state.double()[rows] + big.square().mean(1)
+    state_bound[rows] = (2 * big * e).mean(1) * 2 + (dim + 2) * eps * grown
+    # |sqrt a - sqrt b| <= |a - b| / sqrt b, and state only grows: b >= the state before (cases draw it > 0).
+    root = state.double()[rows].sqrt()
+    root_bound = state_bound[rows] / root + eps * grown.sqrt()
+    step = lr * (e / root[:, None] + big * (root_bound / root.square())[:, None]) + 4 * eps * lr * big / root[:, None]
+    bound[rows] = 2 * step + eps * table[rows].abs()
+    return {"table": bound, "state": state_bound}
+
+
+BOUNDS = {"pooled_lookup": lookup_bound, "segment_grads": segments_bound, "sparse_update": update_bound}
+
+
+def hold(got, truth, bound, what):
+    assert got.shape == truth.shape, f"{what}: expected shape {tuple(truth.shape)}, given {tuple(got.shape)}"
+    if not got.is_floating_point():
+        assert got.dtype == truth.dtype
+        assert torch.equal(got, truth), f"{what}: expected {truth}, given {got}"
+        return
+    outside = ~((got.double() - truth).abs() <= bound)  # NaN is outside
+    assert not outside.any(), f"{what}: {int(outside.sum())} of {got.numel()} outside the bound: {got} and {truth}"
+
+
+def check(op, backend, inputs):
+    got, again = results(op, backend, inputs), results(op, backend, inputs)
+    truth = results(op, "torch", copied(inputs, double=True))
+    floats = [v.dtype for v in inputs.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
+    bounds = BOUNDS[op](inputs, torch.finfo(floats[0]).eps) if floats else {}
+    assert got.keys() == truth.keys()
+    for name in truth:
+        assert torch.equal(got[name], again[name]), f"{name}: two runs differ"
+        hold(got[name], truth[name], bounds.get(name), name)
+        assert not floats or not got[name].is_floating_point() or got[name].dtype == floats[0]
+    if op == "sparse_update":
+        untouched = torch.ones(len(inputs["table"]), dtype=torch.bool, device=DEVICE)
+        untouched[inputs["rows"].long()] = False
+        for name, value in got.items():
+            assert torch.equal(value[untouched], inputs[name][untouched]), f"an untouched row of {name} changed"
+
+
+@every_case
+@every_backend
+def test_gives_the_truth(op, backend, case):
+    check(op, backend, CASES[op].make(case, seed=1, device=DEVICE))
+
+
+@pytest.mark.parametrize("case", CASES["pooled_lookup"].CASES, ids=lambda case: case.name)
+@every_backend
+def test_gradients_of_pooled_lookup(backend, case):
+    inputs = CASES["pooled_lookup"].make(case, seed=2, device=DEVICE)
+    grad_out = torch.randn(case.bags, case.dim, dtype=case.dtype, device=DEVICE)
+    plain = import_module("kernels.pooled_lookup._torch").pooled_lookup
+
+    def gradients(lookup, inputs, grad_out):
+        leaves = [v.requires_grad_() for v in (inputs["table"], inputs["weights"]) if v is not None]
+        return torch.autograd.grad(lookup(**inputs), leaves, grad_out)
+
+    def ours(**given_):
+        return kernels.pooled_lookup(**given_, backend=backend)
+
+    got, again = (gradients(ours, copied(inputs), grad_out) for _ in range(2))
+    truth = gradients(plain, copied(inputs, double=True), grad_out.double())
+    terms = gradients(plain, copied(inputs, double=True, magnitudes=True), grad_out.double().abs())
+    counts = torch.bincount(inputs["ids"].long(), minlength=case.rows)[:, None], torch.tensor(case.dim, device=DEVICE)
+    eps = torch.finfo(case.dtype).eps
+    for name, n, *values in zip(("table", "weights"), counts, got, again, truth, terms, strict=False):
+        value, repeated, true, magnitude = values
+        assert torch.equal(value, repeated), f"gradient of {name}: two runs differ"
+        hold(value, true, (n + 1) * eps * magnitude, f"gradient of {name}")
+
+
+@pytest.mark.parametrize("case", [c for c in CASES["segment_grads"].CASES if c.bags][::4], ids=lambda case: case.name)
+@every_backend
+def test_fused_update_sums_as_segment_grads_does(backend, case):
+    inputs = CASES["segment_grads"].make(case, seed=3, device=DEVICE)
+    grads = kernels.segment_grads(**inputs, backend=backend)
+    table = torch.zeros_like(grads)
+    rows = torch.arange(len(grads), device=DEVICE)
+    kernels.sparse_update(table, None, rows, **inputs, optimizer="sgd", lr=1.0, backend=backend)
+    assert torch.equal(table, -grads)
+
+
+ROWS, DIM = 7, 3
+drawn_bags = st.lists(st.lists(st.integers(0, ROWS - 1), max_size=4), max_size=4)
+
+
+def inputs_from(op, bags, index, weighted, seed):
+    """Inputs of any op from drawn bags: a table of ROWS x DIM float32."""
+    ids = torch.tensor([id for bag in bags for id in bag], dtype=index, device=DEVICE)
+    offsets = torch.tensor([0, *map(len, bags)], device=DEVICE).cumsum(0)
+    random = torch.Generator().manual_seed(seed)
+    table, grad_out = (torch.randn(n, DIM, generator=random).to(DEVICE) for n in (ROWS, len(bags)))
+    weights = torch.randn(len(ids), generator=random).to(DEVICE) if weighted else None
+    pooling = "sum" if weighted or seed % 2 else "mean"
+    unique = kernels.unique_ids(ids, backend="torch")
+    if op == "pooled_lookup":
+        return {"table": table, "ids": ids, "offsets": offsets, "weights": weights, "pooling": pooling}
+    if op == "unique_ids":
+        return {"ids": ids}
+    if op == "bucketize":
+        parts, world = 1 + seed % 3, 2
+        per_part = -(-ROWS // parts)
+        shards = (
+            [parts] * len(bags),
+            [per_part * (t % 2) for t in range(len(bags))],
+            [t * parts for t in range(len(bags))],
+            [cell % world for cell in range(parts * len(bags))],
+            [cell * per_part for cell in range(parts * len(bags))],
+        )
+        shards = kernels.RowShards(*(torch.tensor(index, dtype=torch.int64, device=DEVICE) for index in shards))
+        return {"ids": ids, "table_starts": offsets, "shards": shards, "world": world}  # a table per drawn bag
+    sums = {"grad_out": grad_out, "offsets": offsets, "weights": weights, "pooling": pooling}
+    sums |= {"order": unique.order, "starts": unique.starts}
+    if op == "segment_grads":
+        return sums
+    state = torch.rand(ROWS, generator=random).to(DEVICE) + 0.01
+    fused = {"table": table, "state": state, "rows": unique.rows, "optimizer": "rowwise_adagrad", "lr": 0.1}
+    return {**fused, **sums}
+
+
+@pytest.mark.parametrize("op", kernels.OPS)
+@every_backend
+@settings(max_examples=8)
+@given(
+    bags=drawn_bags,
+    index=st.sampled_from((torch.int32, torch.int64)),
+    weighted=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_gives_the_truth_on_drawn_bags(op, backend, bags, index, weighted, seed):
+    check(op, backend, inputs_from(op, bags, index, weighted, seed))
+
+
+@pytest.mark.parametrize("op", kernels.OPS)
+def test_is_a_well_formed_custom_op(op):
+    bags = [[1, 1, 5], [], [0]]
+    inputs = inputs_from(op, bags, torch.int64, weighted=True, seed=1)
+    if op == "pooled_lookup":
+        inputs["table"].requires_grad_()
+    if op == "bucketize":
+        inputs = {
+            "ids": inputs["ids"],
+            "table_starts": inputs["table_starts"],
+            **inputs["shards"]._asdict(),
+            "world": 2,
+        }
+    if op == "sparse_update":
+        inputs["eps"] = 1e-8
+    private = getattr(sys.modules[f"kernels.{op}"], f"_{op}")  # the package's attribute of that name is the function
+    torch.library.opcheck(private, (), {**inputs, "backend": "torch"})
+
+
+def test_every_op_has_every_backend_and_names_its_cases_once():
+    for op in kernels.OPS:
+        for backend in kernels.BACKENDS:
+            import_module(f"kernels.{op}._{backend}")
+        names = [case.name for case in CASES[op].CASES]
+        assert len(set(names)) == len(names)
+
+
+def test_cases_hold_the_edges():
+    cases = CASES["pooled_lookup"].CASES
+    assert {case.dim for case in cases} >= {1, 3, 16, 33, 128}
+    assert {case.index for case in cases} == {torch.int32, torch.int64}
+    assert {case.rows for case in cases} >= {1}
+    made = [CASES["pooled_lookup"].make(case, seed=1, device="cpu") for case in cases]
+    offsets = [inputs["offsets"].tolist() for inputs in made]
+    assert any(len(o) == 1 for o in offsets), "expected an empty batch"
+    assert any(a == b for o in offsets if o[-1] for a, b in pairwise(o)), "expected an empty bag among others"
+    assert any(len(set(inputs["ids"].tolist())) < len(inputs["ids"]) for inputs in made), "expected repeated ids"
