@@ -79,3 +79,29 @@ def draw_offsets(bags: int, hotness: int, ragged: bool, random: torch.Generator)
 def normal(shape: tuple[int, ...], dtype: torch.dtype, random: torch.Generator) -> Tensor:
     """Standard normal numbers; float32 ones are the float64 ones rounded."""
     return torch.randn(shape, generator=random, dtype=torch.float64).to(dtype)
+
+
+def copied(inputs: Mapping[str, Any], double: bool = False, magnitudes: bool = False) -> dict[str, Any]:
+    """A copy of an op's keyword arguments; its floating tensors in float64, or as absolute values, if asked."""
+
+    def copy(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return type(value)(*map(copy, value))  # a NamedTuple of tensors
+        if not isinstance(value, Tensor):
+            return value
+        if value.is_floating_point():
+            value = value.double() if double else value
+            value = value.abs() if magnitudes else value
+        return value.clone()
+
+    return {name: copy(value) for name, value in inputs.items()}
+
+
+def sum_bound(terms: Tensor, n: Tensor, eps: float) -> Tensor:
+    """How far a sum of `n` products may be from the float64 truth, given `terms`, the sum of their magnitudes.
+
+    eps is 2u (u: unit round-off). Summed in any order it is off by at most n * u * terms to first order, a division
+    adds one u, and for float64 inputs the truth has the same error: (n + 1) * eps * terms = 2 (n + 1) * u * terms
+    covers both.
+    """
+    return (n + 1) * eps * terms

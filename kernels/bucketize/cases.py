@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .._cases import INDEX_BYTES, covering, draw_ids, generator, name_of
 from ..cost import Cost
@@ -70,3 +71,8 @@ def cost(inputs: dict[str, Any]) -> Cost:
     """Bytes of the contract: ids read twice, positions and rows written."""
     ids = inputs["ids"]
     return Cost(bytes={"memory": len(ids) * (2 * ids.dtype.itemsize + 2 * INDEX_BYTES)})
+
+
+def bound(inputs: dict[str, Any], eps: float) -> dict[str, Tensor]:
+    """Nothing: integers are exact."""
+    return {}

@@ -4,9 +4,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from .._cases import INDEX_BYTES, covering, draw_ids, draw_offsets, generator, name_of, normal
+from .._cases import (
+    INDEX_BYTES,
+    copied,
+    covering,
+    draw_ids,
+    draw_offsets,
+    generator,
+    name_of,
+    normal,
+    sum_bound,
+)
 from ..cost import Cost
+from ._torch import pooled_lookup
 
 
 @dataclass(frozen=True)
@@ -75,3 +87,9 @@ def cost(inputs: dict[str, Any]) -> Cost:
         memory += len(ids) * table.dtype.itemsize
     flops = len(ids) * table.shape[1] * (1 if weights is None else 2)
     return Cost(bytes={"memory": memory}, flops=flops)
+
+
+def bound(inputs: dict[str, Any], eps: float) -> dict[str, Tensor]:
+    """How far each number of a right result may be from the float64 truth, by name of result."""
+    terms = pooled_lookup(**copied(inputs, double=True, magnitudes=True))
+    return {"out": sum_bound(terms, inputs["offsets"].diff()[:, None], eps)}

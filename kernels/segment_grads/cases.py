@@ -3,12 +3,14 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from .._cases import INDEX_BYTES, generator, normal
+from .._cases import INDEX_BYTES, copied, generator, normal, sum_bound
 from ..cost import Cost
 from ..pooled_lookup import cases as lookup
 from ..pooled_lookup.cases import Case
 from ..unique_ids._torch import unique_ids
+from ._torch import segment_grads
 
 CASES = lookup.CASES
 BENCH = lookup.BENCH
@@ -37,3 +39,9 @@ def cost(inputs: dict[str, Any]) -> Cost:
     if weights is not None:
         memory += n * grad_out.dtype.itemsize
     return Cost(bytes={"memory": memory}, flops=n * grad_out.shape[1] * (1 if weights is None else 2))
+
+
+def bound(inputs: dict[str, Any], eps: float) -> dict[str, Tensor]:
+    """How far each number of a right result may be from the float64 truth, by name of result."""
+    terms = segment_grads(**copied(inputs, double=True, magnitudes=True))
+    return {"out": sum_bound(terms, inputs["starts"].diff()[:, None], eps)}

@@ -4,11 +4,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from .._cases import covering, generator, name_of
+from .._cases import copied, covering, generator, name_of
 from ..cost import Cost
 from ..pooled_lookup import cases as lookup
 from ..segment_grads import cases as segments
+from ..segment_grads._torch import segment_grads
 from ..unique_ids._torch import unique_ids
 
 
@@ -68,3 +70,30 @@ def cost(inputs: dict[str, Any]) -> Cost:
     if state is not None:
         memory += 2 * len(rows) * state.dtype.itemsize
     return Cost(bytes={"memory": memory}, flops=summed.flops + 5 * len(rows) * table.shape[1])
+
+
+def bound(inputs: dict[str, Any], eps: float) -> dict[str, Tensor]:
+    """How far each number of a right result may be from the float64 truth, by name of result.
+
+    Propagates e, the bound of the gradient g (|g| <= big), through the rule: to first order, doubled for the rest.
+    """
+    table, state, lr, rows = inputs["table"].double(), inputs["state"], inputs["lr"], inputs["rows"].long()
+    names = ("grad_out", "offsets", "weights", "pooling", "order", "starts")
+    sums = {name: inputs[name] for name in names}
+    big = segment_grads(**copied(sums, double=True, magnitudes=True))
+    e = segments.bound(sums, eps)["out"]
+    off = torch.zeros_like(table)
+    if state is None:  # rounding of lr, of lr * g and of the subtraction
+        off[rows] = lr * e + eps * (table[rows].abs() + 2 * lr * big)
+        return {"table": off}
+    # mean g^2: each square is off by 2 big e; the squares, their sum, a division and an addition round dim + 2 times.
+    before = state.double()[rows]
+    grown = before + big.square().mean(1)
+    state_off = torch.zeros_like(state, dtype=torch.float64)
+    state_off[rows] = 2 * (2 * big * e).mean(1) + (table.shape[1] + 2) * eps * grown
+    # |sqrt a - sqrt b| <= |a - b| / sqrt b, and the state only grows: b >= the state before, which cases draw > 0.
+    root = before.sqrt()[:, None]
+    root_off = state_off[rows][:, None] / root
+    step_off = lr * (e / root + big * root_off / root.square()) + 4 * eps * lr * big / root
+    off[rows] = 2 * step_off + eps * table[rows].abs()
+    return {"table": off, "state": state_off}

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from .._cases import INDEX_BYTES, covering, draw_ids, generator, name_of
 from ..cost import Cost
@@ -48,3 +49,8 @@ def cost(inputs: dict[str, Any]) -> Cost:
     """Bytes of one pass over keys and positions and of the results: a lower bound, a sort takes a few passes."""
     ids = inputs["ids"]
     return Cost(bytes={"memory": len(ids) * (3 * ids.dtype.itemsize + 4 * INDEX_BYTES)})
+
+
+def bound(inputs: dict[str, Any], eps: float) -> dict[str, Tensor]:
+    """Nothing: integers are exact."""
+    return {}

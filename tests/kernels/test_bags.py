@@ -87,7 +87,7 @@ def test_bags_that_do_not_divide_into_tables_are_refused():
 
 
 def test_a_table_without_rows_or_with_an_unknown_pooling_is_refused():
-    with pytest.raises(ValueError, match="'users'.*rows=0"):
+    with pytest.raises(ValueError, match=r"'users'.*rows=0"):
         TableSpec("users", rows=0, dim=4)
     with pytest.raises(ValueError, match="choose one of sum, mean"):
         TableSpec("users", rows=1, dim=4, pooling="median")

@@ -1,6 +1,6 @@
 """The one contract test: every op x backend x case gives the truth, forward and gradients.
 
-A new op in OPS, a new backend file or a new case is picked up without an edit here, except for its bound in BOUNDS.
+A new op in OPS, a new backend file or a new case is picked up without an edit here.
 """
 
 import os
@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernels
+from kernels._cases import copied, sum_bound
 
 ON_GPU = torch.cuda.is_available() and os.environ["TRITON_INTERPRET"] != "1"
 DEVICE = "cuda" if ON_GPU else "cpu"
@@ -25,18 +26,6 @@ every_case = pytest.mark.parametrize(
     ("op", "case"), [pytest.param(op, case, id=f"{op}-{case.name}") for op in kernels.OPS for case in CASES[op].CASES]
 )
 every_backend = pytest.mark.parametrize("backend", RUNNABLE)
-
-
-def copied(inputs, double=False, magnitudes=False):
-    def copy(value):
-        if not isinstance(value, torch.Tensor):
-            return type(value)(*map(copy, value)) if isinstance(value, tuple) else value
-        if value.is_floating_point():
-            value = value.double() if double else value
-            value = value.abs() if magnitudes else value
-        return value.clone()
-
-    return {name: copy(value) for name, value in inputs.items()}
 
 
 def results(op, backend, inputs):
@@ -53,49 +42,6 @@ def results(op, backend, inputs):
     return out._asdict() if isinstance(out, tuple) else {"out": out}
 
 
-# Bounds. eps is 2u (u: unit round-off). A sum of n products in any order is off by at most n * u * sum |terms| to first
-# order, a division by one more u; the truth runs in float64, and for float64 tables has the same error itself. So
-# (n + 1) * eps * sum |terms| = 2 (n + 1) * u * sum |terms| holds for both dtypes. sum |terms| is the op on magnitudes.
-
-
-def lookup_bound(inputs, eps):
-    terms = kernels.pooled_lookup(**copied(inputs, double=True, magnitudes=True), backend="torch")
-    return {"out": (inputs["offsets"].diff() + 1)[:, None] * eps * terms}
-
-
-def segments_bound(inputs, eps):
-    terms = kernels.segment_grads(**copied(inputs, double=True, magnitudes=True), backend="torch")
-    return {"out": (inputs["starts"].diff() + 1)[:, None] * eps * terms}
-
-
-def update_bound(inputs, eps):
-    """Propagates e, the bound of the gradient g (|g| <= G), through the rule: first order, doubled for the rest."""
-    table, state, lr = inputs["table"].double(), inputs["state"], inputs["lr"]
-    rows = inputs["rows"].long()
-    names = ("grad_out", "offsets", "weights", "pooling", "order", "starts")
-    of_segments = {name: inputs[name] for name in names}
-    big = kernels.segment_grads(**copied(of_segments, double=True, magnitudes=True), backend="torch")
-    e = segments_bound(of_segments, eps)["out"]
-    bound = torch.zeros_like(table)
-    if state is None:  # rounding of lr, of lr * g and of the subtraction
-        bound[rows] = lr * e + eps * (table[rows].abs() + 2 * lr * big)
-        return {"table": bound}
-    # mean g^2: each square is off by 2 G e; a sum of dim squares, a division and an addition round dim + 2 times.
-    dim = table.shape[1]
-    state_bound = torch.zeros_like(state, dtype=torch.float64)
-    grown = state.double()[rows] + big.square().mean(1)
-    state_bound[rows] = (2 * big * e).mean(1) * 2 + (dim + 2) * eps * grown
-    # |sqrt a - sqrt b| <= |a - b| / sqrt b, and state only grows: b >= the state before (cases draw it > 0).
-    root = state.double()[rows].sqrt()
-    root_bound = state_bound[rows] / root + eps * grown.sqrt()
-    step = lr * (e / root[:, None] + big * (root_bound / root.square())[:, None]) + 4 * eps * lr * big / root[:, None]
-    bound[rows] = 2 * step + eps * table[rows].abs()
-    return {"table": bound, "state": state_bound}
-
-
-BOUNDS = {"pooled_lookup": lookup_bound, "segment_grads": segments_bound, "sparse_update": update_bound}
-
-
 def hold(got, truth, bound, what):
     assert got.shape == truth.shape, f"{what}: expected shape {tuple(truth.shape)}, given {tuple(got.shape)}"
     if not got.is_floating_point():
@@ -110,7 +56,7 @@ def check(op, backend, inputs):
     got, again = results(op, backend, inputs), results(op, backend, inputs)
     truth = results(op, "torch", copied(inputs, double=True))
     floats = [v.dtype for v in inputs.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
-    bounds = BOUNDS[op](inputs, torch.finfo(floats[0]).eps) if floats else {}
+    bounds = CASES[op].bound(inputs, torch.finfo(floats[0] if floats else torch.float32).eps)
     assert got.keys() == truth.keys()
     for name in truth:
         assert torch.equal(got[name], again[name]), f"{name}: two runs differ"
@@ -151,7 +97,7 @@ def test_gradients_of_pooled_lookup(backend, case):
     for name, n, *values in zip(("table", "weights"), counts, got, again, truth, terms, strict=False):
         value, repeated, true, magnitude = values
         assert torch.equal(value, repeated), f"gradient of {name}: two runs differ"
-        hold(value, true, (n + 1) * eps * magnitude, f"gradient of {name}")
+        hold(value, true, sum_bound(magnitude, n, eps), f"gradient of {name}")
 
 
 @pytest.mark.parametrize("case", [c for c in CASES["segment_grads"].CASES if c.bags][::4], ids=lambda case: case.name)
