@@ -1,7 +1,7 @@
 """What the `_cpu.py` files share: how they are compiled, the thread layer, prefetch, radix sort, sums of segments.
 
-Everything but `dot` is strict IEEE: a compiled loop adds in the order it is written, whatever the vector width, the thread
-count or the caller. `dot` may differ between processors, not between runs.
+Everything but `dot` is strict IEEE: a compiled loop adds in the order it is written, whatever the vector width, the
+thread count or the caller. `dot` may differ between processors, not between runs.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ DIGIT_BITS = 11
 
 
 def _require_thread_layer() -> None:
-    """Set Numba's thread layer to OpenMP: `workqueue` aborts the process when two Python threads run kernels at once."""
+    """Set Numba's thread layer to OpenMP: `workqueue` aborts when two Python threads run kernels at once."""
     chosen = numba.config.THREADING_LAYER
     try:
         running = numba.threading_layer()
@@ -31,8 +31,8 @@ def _require_thread_layer() -> None:
         running = None
     if running not in (None, "omp", "tbb") or chosen == "workqueue":
         raise RuntimeError(
-            f"backend 'cpu' needs Numba's thread layer 'omp' (or 'tbb'), given {running or chosen!r}: unset NUMBA_THREADING_LAYER, "
-            "and import the kernels before other Numba code runs in parallel"
+            f"backend 'cpu' needs Numba's thread layer 'omp' (or 'tbb'), given {running or chosen!r}: unset "
+            "NUMBA_THREADING_LAYER, and import the kernels before other Numba code runs in parallel"
         )
     if running is not None or chosen == "tbb":
         return
@@ -48,7 +48,7 @@ def _require_thread_layer() -> None:
 
 _require_thread_layer()
 
-# Numba's on-disk cache notices a change of the file of the compiled function only; the code below is compiled into others' files.
+# Numba's cache notices a change of the compiled function's own file only; the code below is compiled into others'.
 _CACHE = Path(__file__).parent / "__pycache__" / f"cpu-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]}"
 
 
@@ -67,7 +67,7 @@ inlined = njit(nogil=True, error_model="numpy")
 
 @intrinsic
 def _prefetch(typingctx, array, offset):  # noqa: ANN001, ANN202 (Numba types)
-    """Ask for the cache line that holds byte `offset` of the data of `array`; any offset is allowed, nothing is read."""
+    """Ask for the cache line of byte `offset` of the data of `array`; any offset is allowed, nothing is read."""
     signature = types.void(array, types.intp)
 
     def codegen(context, builder, signature, args):  # noqa: ANN001, ANN202
@@ -100,9 +100,9 @@ def dot(a, b):  # noqa: ANN001, ANN202
 
 @inlined
 def sum_segment(total, grad_out, bag_of, weights, order, low, high):  # noqa: ANN001, ANN202
-    """total[:] = sum over i in low .. high - 1 of  weights[order[i]] * grad_out[bag_of[order[i]]],  one i after another.
+    """total[:] = sum over i = low .. high - 1 of  weights[order[i]] * grad_out[bag_of[order[i]]],  one i after another.
 
-    `weights` of length 0 count as ones. segment_grads and sparse_update both call this, so their sums agree bit for bit.
+    `weights` of length 0 count as ones. segment_grads and sparse_update both call this: their sums agree bit for bit.
     """
     dim = grad_out.shape[1]
     for j in range(dim):
@@ -147,7 +147,10 @@ def cut_evenly(n: int, threads: int) -> np.ndarray:
 
 
 def sort_words(words: np.ndarray, shift: int, bits: int, cuts: np.ndarray) -> np.ndarray:
-    """`words` [N] int64 sorted by `bits` bits from bit `shift`, stable, in passes of about equal digits, one thread to a run of `cuts`. Overwrites `words`."""
+    """`words` [N] int64 sorted by `bits` bits from bit `shift`, stable; overwrites `words`.
+
+    In passes of about equal digits, one thread to each run of `cuts`.
+    """
     passes = -(-bits // DIGIT_BITS)
     spare = np.empty_like(words)
     for i in range(passes):

@@ -12,7 +12,15 @@ def pooled_lookup(table: Tensor, ids: Tensor, offsets: Tensor, weights: Tensor |
     weights = table.new_empty(0) if weights is None else weights
     starts = offsets.numpy()
     cuts = cut(starts, numba.get_num_threads(), per_segment=1)
-    _pool(out.numpy(), table.detach().numpy(), ids.long().numpy(), starts, weights.detach().numpy(), pooling == "mean", cuts)
+    _pool(
+        out.numpy(),
+        table.detach().numpy(),
+        ids.long().numpy(),
+        starts,
+        weights.detach().numpy(),
+        pooling == "mean",
+        cuts,
+    )
     return out
 
 

@@ -21,7 +21,7 @@ def segment_grads(
 def terms_of(
     grad_out: Tensor, offsets: Tensor, weights: Tensor | None, pooling: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """What a position adds to its row: (one term per bag [bags, dim], the bag of each position [N] int32, its factor [N] or none [0])."""
+    """What a position adds to its row: (terms [bags, dim], bag of each position [N] int32, its factor [N] or [0])."""
     grad_out = grad_out.detach()
     if pooling == "mean":
         grad_out = grad_out / offsets.diff()[:, None]  # no position uses the nan of an empty bag

@@ -1,4 +1,4 @@
-"""sparse_update with Numba on the CPU: sum a row's gradient in a thread's cache, then change the row, while the next rows come."""
+"""sparse_update with Numba on the CPU: a row's gradient stays in the cache, while the next rows are fetched."""
 
 import numba
 import numpy as np

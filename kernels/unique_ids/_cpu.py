@@ -27,7 +27,7 @@ def unique_ids(ids: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 @kernel
 def _pack(ids, words, low, room, place_bits):
-    """Word i: bits low .. low + room - 1 of an id above its position; the positions in order, or in the order of `words`."""
+    """Words of bits low .. low + room - 1 of an id above its position: in order, or in the order of `words`."""
     packed = np.empty(len(ids), np.int64)
     places, id_mask = (1 << place_bits) - 1, (1 << room) - 1
     for i in prange(len(ids)):
