@@ -161,6 +161,7 @@ def launch(size: int, run: Callable[..., Any], *args: Any) -> list[Any]:
         min_nodes=1,
         max_nodes=1,
         nproc_per_node=size,
+        run_id=f"{run.__name__}-{os.getpid()}",
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         start_method="spawn",

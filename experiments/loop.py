@@ -1,6 +1,5 @@
 """The training loop: steps of a model over a click stream, learning rates, evaluation on held-out samples."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,7 +10,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from comm.group import Group
 from comm.plan import Plan
 from comm.store import SparseOptimizer
-from experiments.data.batch import DENSE, ClickBatch, ClickStream, rank_slice
+from experiments.data.batch import DENSE, ClickBatch, ClickStream
 from experiments.metrics import ClickMetrics
 from experiments.schedules import WarmupDecay
 from models.dcn import DLRMDCNv2
@@ -56,8 +55,8 @@ class OptimConfig:
     """
 
     sparse: str = "rowwise_adagrad"
-    sparse_lr: float = 0.02
-    dense_lr: float = 0.002
+    sparse_lr: float = 0.05
+    dense_lr: float = 0.005
     warmup_share: float = 0.05
     decay_share: float = 0.4
     floor: float = 0.1
@@ -93,10 +92,12 @@ class Trainer:
         self.done = 0
         self.events: list[Event] = []
 
-    def step(self, batch: ClickBatch, global_batch: int) -> float:
-        """Train on this rank's `batch` of a global one; returns the mean loss over the global batch. `events` says
-        what ran when.
+    def step(self, batch: ClickBatch) -> float:
+        """Train on this rank's `batch` of a global one (sizes may differ); returns the mean loss over the global batch.
+
+        `events` then says what ran when.
         """
+        sizes = self.group.all_gather(torch.tensor([len(batch)]), [1] * self.group.size, "batch_size")
         frame = {
             "step": self.done,
             "lr": self._sparse_lr.lr(self.done),
@@ -104,7 +105,7 @@ class Trainer:
             "bags": batch.bags,
             "dense": batch.dense,
             "label": batch.label,
-            "global_batch": global_batch,
+            "global_batch": int(sizes.sum()),
         }
         self.events = self._executor.run(self._schedule, frame)
         self._dense_lr.step()
@@ -126,11 +127,3 @@ class Trainer:
     def tables(self) -> dict[str, tuple[Tensor, Tensor | None]]:
         """Every table and its optimizer state, whole, on every rank."""
         return self.embedding.gather_tables()
-
-
-def full_batches(stream: ClickStream, batch: int, group: Group) -> Iterator[ClickBatch]:
-    """This rank's parts of the full global batches of one pass; a smaller last one is left out."""
-    low, high = rank_slice(batch, group.rank, group.size)
-    for part in stream.batches(batch, group.rank, group.size):
-        if len(part) == high - low:
-            yield part

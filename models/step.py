@@ -23,7 +23,10 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 class Model(Protocol):
     """What a step trains: a module with an embedding and everything else."""
 
-    embedding: ShardedEmbedding
+    @property
+    def embedding(self) -> object:
+        """A ShardedEmbedding."""
+        ...
 
     def dense(self, dense: Tensor, pooled: Tensor) -> Tensor:
         """Logits [batch] from `dense` [batch, features] and `pooled` [batch, sum of dims]."""
@@ -58,6 +61,8 @@ class TrainingStep:
         ring: bool = False,
     ) -> None:
         self.model, self.optimizer, self.loss, self.ring = model, optimizer, loss, ring
+        if not isinstance(model.embedding, ShardedEmbedding):
+            raise TypeError(f"model.embedding: expected a ShardedEmbedding, given {type(model.embedding).__name__}")
         self.embedding, self.group = model.embedding, model.embedding.group
         self.parameters = [p for p in model.parameters() if p.requires_grad]
 
