@@ -42,6 +42,11 @@ class ClickStream(Protocol):
         """The 26 tables C1..C26."""
         ...
 
+    @property
+    def samples(self) -> int:
+        """Samples in one pass."""
+        ...
+
     def batches(self, batch: int, rank: int = 0, world: int = 1, start: int = 0) -> Iterator[ClickBatch]:
         """One pass in global batches of `batch` samples. `start` skips whole global batches.
 

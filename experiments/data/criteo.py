@@ -77,16 +77,19 @@ class CriteoLog:
         _check_mode(self.on_bad_line)
         _open(self.path)
 
-    @cached_property
+    @property
     def tables(self) -> tuple[TableSpec, ...]:
         """C1..C26."""
         return tuple(TableSpec(f"C{t}", rows, self.dim) for t, rows in enumerate(self.ids.rows, 1))
 
-    @cached_property
+    @property
     def samples(self) -> int:
-        """Lines in one pass; counts the file's lines when `stop` is None."""
-        stop = _open(self.path).count() if self.stop is None else self.stop
-        return stop - self.first
+        """Lines in one pass; counts the file's lines, once, when `stop` is None."""
+        return self._stop - self.first
+
+    @cached_property
+    def _stop(self) -> int:
+        return _open(self.path).count() if self.stop is None else self.stop
 
     @property
     def bad_lines(self) -> int:

@@ -184,7 +184,11 @@ def generate(
     run of about 100 samples: C3 and what it determines lose their skew and never come back).
     `max_rows` caps the rows of each table by truncating its fit to the most frequent ranks; `dim` is the tables' width.
 
-    Labels: rate 0.215, Bayes AUC 0.75 to 0.80. Draws are integer hashes, the same everywhere; ranks, integers and
+    Labels: rate 0.215, Bayes AUC about 0.79. Effects shrink with a row's probability, so that a model can
+    learn them: one epoch of a small cross network (width 16, Adagrad, batch 1,024, max_rows = 20,000) came 0.94 of the
+    way from 0.5 to the Bayes AUC on 200,000 samples and 0.96 on 400,000; logistic regression 0.95 on 200,000.
+
+    Draws are integer hashes, the same everywhere; ranks, integers and
     labels pass through exp and pow, whose last bit may differ between math libraries.
 
     Raises ValueError for an unknown order, samples < 1, or max_rows < 32.

@@ -20,7 +20,8 @@ _ROUNDS = 4
 
 def key_of(*parts: int | str) -> np.uint64:
     """A 64-bit key from a seed and names, e.g. `key_of(seed, "C3", "draw")`."""
-    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).digest()
+    plain = tuple(part if isinstance(part, str) else int(part) for part in parts)
+    digest = hashlib.blake2b(repr(plain).encode(), digest_size=8).digest()
     return np.uint64(int.from_bytes(digest, "little"))
 
 

@@ -9,11 +9,11 @@ from experiments.data.columns import Column
 from experiments.data.hashing import key_of, uniforms
 
 RATE = 0.215  # clicks per sample
-SPREAD = 1.2  # standard deviation of the logits: sets the Bayes AUC
-SHARES = {"rows": 0.45, "pairs": 0.1, "dense": 0.45}  # of the logits' variance
+SPREAD = 1.25  # standard deviation of the logits: sets the Bayes AUC
+SHARES = {"rows": 0.45, "pairs": 0.05, "dense": 0.5}  # of the logits' variance
 # A row of probability p has its effect scaled by p / (p + SEEN): a row seen fewer than a hundred times in 200,000
 # samples says little, so that nearly all of the signal can be learned from that many.
-SEEN = 2e-3
+SEEN = 1e-2
 PAIRS = (("C6", "C20"), ("C9", "C17"), ("C14", "C23"), ("C17", "C22"))  # small tables only: the terms are tabulated
 
 
@@ -27,7 +27,7 @@ def _shrunk(p: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class LabelModel:
-    """Click logits from ranks and dense features; a calibration sample sets the scales, so that rate and spread hold."""
+    """Click logits from ranks and dense features; a calibration sample sets the scales so that rate and spread hold."""
 
     def __init__(
         self, columns: tuple[Column, ...], ranks: NDArray[np.int64], dense: NDArray[np.float32], seed: int

@@ -41,7 +41,10 @@ def _inverse_integral(y: float, s: float) -> float:
 def marginal(rows: int, s: float, q: float = 0.0, heavy: Sequence[float] = ()) -> Marginal:
     """The first ranks have the probabilities of `heavy`; the rest of the mass falls as (j + q)^-s, j = 1, 2, ...
 
-    Fewer rows than heavy hitters, or heavy hitters without a tail, are renormalised. Raises ValueError unless rows >= 1, q >= 0, s >= 0 and heavy holds positive numbers of sum <= 1 (+ 0.001, for rounding of published shares).
+    Fewer rows than heavy hitters, or heavy hitters without a tail, are renormalised.
+
+    Raises ValueError unless rows >= 1, q >= 0, s >= 0 and heavy is positive with
+    sum <= 1 (+ 0.001: published shares are rounded).
     """
     head = np.asarray(heavy[:rows], np.float64)
     if rows < 1 or q < 0 or s < 0 or (head <= 0).any() or head.sum() > 1.001:

@@ -3,7 +3,7 @@ missing.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,8 +24,8 @@ def _integers(column: pa.Array, missing: int) -> NDArray[np.int64]:
     return pc.fill_null(pc.cast(column, pa.int64()), missing).to_numpy(zero_copy_only=False)
 
 
-def _is_text(column: pa.Array) -> bool:
-    return pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
 
 
 def _hexadecimal(column: pa.Array) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -65,7 +65,7 @@ class _Table:
         integers = np.stack([_integers(column(1 + i), MISSING_INTEGER) for i in range(DENSE)], 1)
         for t in range(len(TABLES)):
             source, field = column(1 + DENSE + t), 1 + DENSE + t
-            if _is_text(source):
+            if _is_text(source.type):
                 values[:, t], bad = _hexadecimal(source)
             else:
                 values[:, t] = _integers(source, MISSING_VALUE)
@@ -102,11 +102,10 @@ class ParquetFile:
                 f"{path}: expected the columns label, I1..I13, C1..C26, given {', '.join(schema.names)}: "
                 f"missing {', '.join(absent)}"
             )
-        integer: Callable[[pa.DataType], bool] = pa.types.is_integer
         for f, name in enumerate(NAMES):
             kind = schema.field(name).type
-            text = pa.types.is_string(kind) or pa.types.is_large_string(kind)
-            if not integer(kind) and not (f > DENSE and text):
+            number = pa.types.is_integer(kind) or pa.types.is_null(kind)  # null: a column that is all missing
+            if not number and not (f > DENSE and _is_text(kind)):
                 expected = "integers or hexadecimal text" if f > DENSE else "integers"
                 raise ValueError(f"{path}, column {name}: expected {expected}, given {kind}")
 

@@ -23,7 +23,7 @@ class BadLine:
 
 @dataclass(frozen=True)
 class Rows:
-    """n good rows: `label` [n] float32, `integers` [n, 13] int64, `values` [n, 26] int64, and the bad lines among them."""
+    """n good rows: `label` [n] float32, `integers` [n, 13] and `values` [n, 26] int64; the bad lines between them."""
 
     label: NDArray[np.float32]
     integers: NDArray[np.int64]
