@@ -1,7 +1,7 @@
 """`python -m experiments.bench_compare BASE`: the benchmarks at git ref BASE and here, in turn; prints what got slower.
 
 BASE is checked out in a temporary worktree. Both sides run ROUNDS times, alternating which goes first; a benchmark is
-slower when the ratio of minimum times here / BASE is above BOUND in every round, so one disturbed round decides nothing.
+slower when the ratio of minimum times here / BASE is above BOUND in every round: one disturbed round decides nothing.
 """
 
 import json

@@ -33,9 +33,8 @@ class Claim:
 
 def show(rows: Iterable[tuple[Claim, Path]], console: Console) -> None:
     """Print the claims, each with the path of the figure that shows it, whole so that it can be copied."""
-    rows = list(rows)
     table = Table("claim", "paper's figure", "what came out here", "kind", show_lines=True)
-    table.add_column("figure", min_width=max((len(str(figure)) for _, figure in rows), default=0))
+    table.add_column("figure", no_wrap=True)
     for claim, figure in rows:
         table.add_row(claim.claim, claim.paper, claim.got, claim.kind, str(figure))
     console.print(table)
