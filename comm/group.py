@@ -10,9 +10,11 @@ import datetime
 import os
 import signal
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -34,7 +36,7 @@ class Group(ABC):
     def __init__(self, rank: int, size: int, ranks_per_node: int | None = None) -> None:
         self.rank, self.size = rank, size
         self.ranks_per_node = size if ranks_per_node is None else ranks_per_node
-        if size % self.ranks_per_node:
+        if self.ranks_per_node < 1 or size % self.ranks_per_node:
             raise ValueError(f"ranks_per_node: expected a divisor of {size} ranks, given {self.ranks_per_node}")
         self.sent: dict[str, Tensor] = defaultdict(lambda: torch.zeros(size, dtype=torch.int64))
 
@@ -108,6 +110,18 @@ class Group(ABC):
     def _reduce_scatter(self, x: Tensor) -> Tensor: ...
 
 
+class PeerLost(RuntimeError):
+    """A collective failed under this rank, most likely because another rank died: that one is to be looked at."""
+
+
+@contextmanager
+def _peers() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        raise PeerLost(f"a collective failed, most likely because another rank died: {error}") from error
+
+
 class TorchGroup(Group):
     """Ranks as processes under torch.distributed: NCCL on GPUs, gloo on CPUs, started by torchrun."""
 
@@ -131,23 +145,31 @@ class TorchGroup(Group):
         """Leave the process group."""
         dist.destroy_process_group()
 
+    @_peers()
     def _barrier(self) -> None:
         dist.barrier()
 
+    @_peers()
     def _all_to_all(self, x: Tensor, send: list[int], receive: list[int]) -> Tensor:
         out = x.new_empty((sum(receive), *x.shape[1:]))
         dist.all_to_all_single(out, x, receive, send)
         return out
 
+    @_peers()
     def _all_reduce(self, x: Tensor) -> Tensor:
         out = x.clone()
         dist.all_reduce(out)
         return out
 
+    @_peers()
     def _reduce_scatter(self, x: Tensor) -> Tensor:
         out = torch.empty_like(x[0])
         dist.reduce_scatter(out, list(x.unbind(0)))
         return out
+
+
+PATIENCE_S = 5.0
+"""How long a rank that lost a peer waits to be ended by the launcher, which names the rank that it sees die first."""
 
 
 def launch(size: int, run: Callable[..., Any], *args: Any) -> list[Any]:
@@ -182,9 +204,18 @@ def launch(size: int, run: Callable[..., Any], *args: Any) -> list[Any]:
 def _rank_main(run: Callable[..., Any], *args: Any) -> Any:
     torch.set_num_threads(1)
     group = TorchGroup.start()
-    result = run(group, *args)
+    try:
+        result = run(group, *args)
+    except Exception as error:
+        if _is_peer_lost(error):
+            time.sleep(PATIENCE_S)
+        raise
     group.stop()
     return result
+
+
+def _is_peer_lost(error: BaseException | None) -> bool:
+    return error is not None and (isinstance(error, PeerLost) or _is_peer_lost(error.__cause__))
 
 
 def _cause(failure: ProcessFailure) -> str:

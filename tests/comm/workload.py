@@ -13,7 +13,7 @@ import numba
 import torch
 from torch import Tensor, nn
 
-from comm.group import Group, TorchGroup
+from comm.group import Group
 from comm.plan import Plan, Split
 from comm.schedule import Phase, Schedule
 from comm.store import SparseOptimizer
@@ -172,9 +172,3 @@ def digest(result: Result) -> str:
     sha.update(result.dense.numpy().tobytes())
     sha.update(torch.tensor(result.losses, dtype=torch.float64).numpy().tobytes())
     return sha.hexdigest()
-
-
-def digests(group: Group, works: tuple[Work, ...], ranks_per_node: int | None) -> list[tuple[str, dict]]:
-    """Digest and bytes of each work, over real processes (each with a group of its own to count)."""
-    results = [train(TorchGroup(ranks_per_node), work) for work in works]
-    return [(digest(result), result.sent) for result in results]
