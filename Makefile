@@ -24,7 +24,7 @@ $(READY): requirements.txt
 	@touch $@
 
 reproduce: $(READY) ## every experiment's laptop form, every figure, the claim table; DATA=path trains on a log of your own
-	@$(PY) -m experiments reproduce $(if $(DATA),--data $(DATA))
+	@$(PY) -m experiments reproduce $(if $(DATA),--data "$(DATA)")
 
 record: $(READY) ## every full grid into experiments/results, every figure into paper_figs/out (commit both)
 	@$(PY) -m experiments record
