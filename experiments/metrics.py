@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 
@@ -41,6 +40,8 @@ class ClickMetrics:
         "Practical lessons from predicting clicks on ads at Facebook", ADKDD 2014). Raises ValueError without samples of
         both classes.
         """
+        from sklearn.metrics import roc_auc_score  # here, because it takes a second to import and every rank imports us
+
         z = np.concatenate(self._logits) if self._logits else np.empty(0)
         y = np.concatenate(self._labels) if self._labels else np.empty(0)
         clicks = int(y.sum())

@@ -2,7 +2,6 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.metrics import roc_auc_score
 
 from experiments.data.batch import DENSE, TABLES
 from experiments.data.columns import Column
@@ -86,4 +85,6 @@ def _intercept(logits: NDArray[np.float64], rate: float) -> float:
 
 def auc(label: NDArray[np.float32], score: NDArray[np.float64]) -> float:
     """Area under the ROC curve."""
+    from sklearn.metrics import roc_auc_score  # here, because it takes a second to import and every rank imports us
+
     return float(roc_auc_score(label, score))

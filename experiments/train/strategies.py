@@ -87,6 +87,8 @@ def measure(config: Config) -> Iterator[Measurement]:
             name: sum(rank[name] for rank in arms) / arm["counted_steps"]
             for name in ("bytes_counted", "bytes_predicted")
         }
+        if config.data:
+            metrics["bad_lines"] = sum(rank["bad_lines"] for rank in arms)
         point = {name: arm[name] for name in ("strategy", "checksum", "batch")}
         yield Measurement(point, metrics, {name: _unit(name) for name in metrics}, arm["steps"], env=env)
 
@@ -94,7 +96,7 @@ def measure(config: Config) -> Iterator[Measurement]:
 def _unit(metric: str) -> str:
     if metric.startswith("bytes"):
         return "bytes/step"
-    return {"logloss": "nats"}.get(metric, "ms" if metric.endswith("_ms") else "1")
+    return {"logloss": "nats", "bad_lines": "lines"}.get(metric, "ms" if metric.endswith("_ms") else "1")
 
 
 def open_stream(config: Config) -> CriteoLog | GeneratedClicks:
@@ -103,6 +105,11 @@ def open_stream(config: Config) -> CriteoLog | GeneratedClicks:
         return generate(config.samples, config.seed, config.order, config.max_rows, config.dim)
     log = CriteoLog(Path(config.data), Hashed.uniform(config.max_rows, config.seed), config.dim, config.on_bad_line)
     return replace(log, stop=min(config.samples, log.samples))
+
+
+def bad_lines(stream: CriteoLog | GeneratedClicks) -> int:
+    """Malformed lines that this rank has skipped so far."""
+    return stream.bad_lines if isinstance(stream, CriteoLog) else 0
 
 
 @dataclass
@@ -162,6 +169,7 @@ def run_rank(group: Group, config: Config) -> list[dict[str, Any]]:
         arms.append(Arm(strategy, Trainer(plan, group, config.model, config.optim, steps, config.overlap)))
     parts = [training.batches(batch_size, rank, group.size) for rank in range(group.size)]
     foreseen = [[next(part).bags for part in parts] for _ in range(COUNTED)]
+    skipped = bad_lines(stream)
     for step, batch in zip(range(steps), training.batches(batch_size, group.rank, group.size), strict=False):
         for i in range(len(arms)):
             arm = arms[(step + i) % len(arms)]
@@ -170,10 +178,13 @@ def run_rank(group: Group, config: Config) -> list[dict[str, Any]]:
             if step < COUNTED:
                 arm.counted += arm.sent() - before
                 arm.predicted += arm.predict(foreseen[step])
-    return [_result(arm, arms, evaluation, stream, batch_size) for arm in arms]
+    skipped = bad_lines(stream) - skipped
+    return [_result(arm, arms, evaluation, stream, batch_size) | {"bad_lines": skipped} for arm in arms]
 
 
-def _result(arm: Arm, arms: list[Arm], evaluation: ClickStream, stream: ClickStream, batch_size: int) -> dict[str, Any]:
+def _result(
+    arm: Arm, arms: list[Arm], evaluation: ClickStream, stream: CriteoLog | GeneratedClicks, batch_size: int
+) -> dict[str, Any]:
     """What this rank reports of one arm."""
     reference = next(other for other in arms if other.strategy == REFERENCE)
     ours, theirs = arm.weights(), reference.weights()
@@ -182,8 +193,6 @@ def _result(arm: Arm, arms: list[Arm], evaluation: ClickStream, stream: ClickStr
     if isinstance(stream, GeneratedClicks):
         scores["bayes_auc"] = stream.bayes_auc()
         scores["auc_share"] = (scores["auc"] - 0.5) / (scores["bayes_auc"] - 0.5)
-    if isinstance(stream, CriteoLog):
-        scores["bad_lines"] = float(stream.bad_lines)
     ratio = median_interval([a / b for a, b in zip(arm.seconds, reference.seconds, strict=True)])
     windows = range(0, len(arm.losses) - WINDOW + 1, WINDOW)
     return {
