@@ -53,9 +53,9 @@ class Group(ABC):
         """Send `send[r]` leading entries of `x` to each rank r in order; returns what came, rank-major, `receive[r]`
         from r.
         """
-        if len(send) != self.size or len(receive) != self.size or sum(send) != len(x):
+        if len(send) != self.size or len(receive) != self.size or sum(send) != len(x) or min(*send, *receive) < 0:
             raise ValueError(
-                f"{label}: expected {self.size} splits that sum to {len(x)}, given {list(send)}, {list(receive)}"
+                f"{label}: expected {self.size} splits >= 0 that sum to {len(x)}, given {list(send)}, {list(receive)}"
             )
         entry = x[:1].numel() * x.itemsize if len(x) else 0
         self._count(label, [n * entry for n in send])

@@ -50,10 +50,17 @@ class Executor:
         else:
             streams = [tuple(p for p in schedule.phases if p.resource == r) for r in get_args(Resource)]
             threads = [threading.Thread(target=self._stream, args=(step, stream)) for stream in streams if stream]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            try:
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+            except BaseException as error:  # Ctrl-C comes to the thread that waits: end the streams, then pass it on
+                step.fail("wait for the streams", error)
+                for thread in threads:
+                    if thread.is_alive():
+                        thread.join()
+                raise
         if step.failure:
             phase, error = step.failure
             if not isinstance(error, Exception):
@@ -63,7 +70,10 @@ class Executor:
 
     def _stream(self, step: "_Step", phases: tuple[Phase, ...]) -> None:
         if self.started:
-            self.started()
+            try:
+                self.started()
+            except BaseException as error:
+                step.fail(f"start of {phases[0].resource}", error)
         step.take(phases)
 
 
@@ -88,11 +98,15 @@ class _Step:
             try:
                 phase(self.frame)
             except BaseException as error:
-                with self._changed:
-                    self.failure = self.failure or (phase.name, error)
-                    self._changed.notify_all()
+                self.fail(phase.name, error)
                 return
             with self._changed:
                 self.events.append(Event(phase.name, phase.resource, start, time.perf_counter()))
                 self._there.update(phase.gives)
                 self._changed.notify_all()
+
+    def fail(self, name: str, error: BaseException) -> None:
+        """Begin no further phase; the first failure is the one reported."""
+        with self._changed:
+            self.failure = self.failure or (name, error)
+            self._changed.notify_all()
