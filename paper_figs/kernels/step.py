@@ -46,7 +46,7 @@ def claims(df: pd.DataFrame) -> list[Claim]:
     ours = df[df["point.backend"].isin(OURS) & (df["config.optimizer"] == "rowwise_adagrad")]
     for _, part in ours.groupby(shapes, sort=False):
         for phase, what, target in CLAIMED:
-            rows = part[part["point.phase"] == phase].to_dict("records")
+            rows = part.loc[part["point.phase"] == phase].to_dict("records")
             mean = math.exp(sum(math.log(row["metrics.ratio"]) for row in rows) / len(rows))
             each = "; ".join(
                 f"{_ids(row['config.alpha'])} {row['metrics.ratio']:.2f} "
