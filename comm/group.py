@@ -222,7 +222,7 @@ def _cause(failure: ProcessFailure) -> str:
     """What ended a process, in words."""
     if failure.exitcode < 0:
         return f"killed by {signal.Signals(-failure.exitcode).name}"
-    message = failure.message
+    message: Any = failure.message  # a dict for a Python exception, whatever the annotation says
     return message["message"] if isinstance(message, dict) else str(message)
 
 

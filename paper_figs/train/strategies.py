@@ -25,15 +25,13 @@ def draw(df: pd.DataFrame) -> Figure:
         style.line(loss, curve["point.step"], curve["metrics.loss"], _kind(df), i, name, marker="", linewidth=width)
     loss.set(title=f"{world} ranks", xlabel="step", ylabel="training loss, nats")
     loss.legend()
-    ends = df[df["metrics.loss"].isna()]
+    ends = df.loc[df["metrics.loss"].isna()]
     _bars(bytes_, ends, names, "metrics.bytes_counted", 1e6)
     predicted = ends.pivot_table(index="config.ranks", columns="point.strategy", values="metrics.bytes_predicted")
     for i, name in enumerate(names):
         at = [x + _shift(i, len(names)) for x in range(len(predicted))]
         style.line(bytes_, at, predicted[name] / 1e6, "predicted", 6, linestyle="", marker="_", markersize=7)
-    bytes_.set(
-        title="counted (bars), predicted (marks)", xlabel="ranks", ylabel="embedding MB sent a step, all ranks"
-    )
+    bytes_.set(title="counted (bars), predicted (marks)", xlabel="ranks", ylabel="embedding MB sent a step, all ranks")
     _bars(ratio, ends, names, "metrics.step_ratio", 1.0)
     ratio.set(title="interleaved in one run", xlabel="ranks", ylabel=f"step time / {REFERENCE}'s")
     style.kind_legend(fig, [*df["kind"], "predicted"])
@@ -43,9 +41,9 @@ def draw(df: pd.DataFrame) -> Figure:
 def claims(df: pd.DataFrame) -> list[Claim]:
     """Same weights, same bytes as predicted, and how much of the possible AUC was learned."""
     df = _one_order(df)
-    ends = df[df["metrics.loss"].isna()]
-    same = ends[ends["point.strategy"].isin(SAME_BITS)]
-    worst = ends[~ends["point.strategy"].isin(SAME_BITS)]["metrics.largest_difference"].max()
+    ends = df.loc[df["metrics.loss"].isna()]
+    is_same = ends["point.strategy"].isin(SAME_BITS)
+    same, worst = ends.loc[is_same], ends.loc[~is_same, "metrics.largest_difference"].max()
     worlds = ", ".join(str(n) for n in sorted(ends["config.ranks"].unique()))
     equal = int(same["metrics.same_bits"].sum())
     exact = int((ends["metrics.bytes_counted"] == ends["metrics.bytes_predicted"]).sum())
@@ -82,7 +80,7 @@ def claims(df: pd.DataFrame) -> list[Claim]:
 def _one_order(df: pd.DataFrame) -> pd.DataFrame:
     """The records of one order of the stream: i.i.d. where there is one."""
     orders = df["config.order"]
-    return df[orders == ("iid" if (orders == "iid").any() else orders.iloc[0])]
+    return df.loc[orders == ("iid" if (orders == "iid").any() else orders.iloc[0])]
 
 
 def _kind(df: pd.DataFrame) -> Kind:
