@@ -49,6 +49,7 @@ class Work:
     optimizer: str = "sgd"
     weighted: bool = False
     poolings: tuple[Pooling, ...] = ("sum", "mean")
+    dims: tuple[int, ...] = (8,)
     dtype: torch.dtype = torch.float32
     steps: int = 10
     overlap: bool = False
@@ -58,8 +59,8 @@ class Work:
     def tables(self) -> tuple[TableSpec, ...]:
         """One row for everybody, fewer rows than ranks, and rows enough that ranks rarely share one."""
         shapes = (("one", 1), ("few", 3), ("some", 7), ("many", 100))
-        poolings = self.poolings * len(shapes)
-        return tuple(TableSpec(*shapes[i], 8, poolings[i], self.dtype) for i in range(len(shapes)))
+        poolings, dims = self.poolings * len(shapes), self.dims * len(shapes)
+        return tuple(TableSpec(*shapes[i], dims[i], poolings[i], self.dtype) for i in range(len(shapes)))
 
     def plan(self, world: int) -> Plan:
         return Plan.uniform(self.tables, self.strategy, world, self.split)
@@ -93,6 +94,13 @@ def samples(bags: Bags, tables: int, begin: int, end: int) -> Bags:
     at = torch.cat([torch.zeros(0, dtype=torch.int64), *spans])
     offsets = torch.tensor([0] + [len(span) for span in spans]).cumsum(0)
     return Bags(bags.ids[at], offsets, None if bags.weights is None else bags.weights[at])
+
+
+def slice_of(bags: Bags, begin: int, end: int) -> Bags:
+    """Bags `begin` to `end`."""
+    first, last = int(bags.offsets[begin]), int(bags.offsets[end])
+    weights = None if bags.weights is None else bags.weights[first:last]
+    return Bags(bags.ids[first:last], bags.offsets[begin : end + 1] - first, weights)
 
 
 def batch_of(work: Work, step: int, begin: int, end: int) -> tuple[Bags, Tensor, Tensor]:
