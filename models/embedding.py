@@ -19,7 +19,8 @@ from comm.schedule import Frame, Phase, Schedule
 from comm.shards import Shards
 from comm.store import SparseOptimizer
 from comm.strategy import INPUTS, Strategy, build
-from kernels import Bags, TableSpec
+from kernels import Bags, TableSpec, check_ids
+from kernels.bags import OnBadId
 
 from .executor import Executor
 from .initialise import init_rows
@@ -45,7 +46,8 @@ class ShardedEmbedding(nn.Module):
 
     Rows begin as `init_rows` by (seed, table, row, column): the same weights under every plan. `forward(bags)` takes
     table-major bags of the whole model (local batch) to pooled [batch, sum of dims], tables in order. Gradients enter
-    by the phases of `backward`.
+    by `backward_phases`. An id out of its table's range is a ValueError that names table, position, id and bound
+    (a kernel would read and write past the table); with `on_bad_id="drop"` it leaves its bag, and `dropped` counts it.
     """
 
     def __init__(
@@ -55,11 +57,14 @@ class ShardedEmbedding(nn.Module):
         optimizer: SparseOptimizer | None = None,
         seed: int = 0,
         backend: str | None = None,
+        on_bad_id: OnBadId = "raise",
     ) -> None:
         super().__init__()
         if plan.world != group.size:
             raise ValueError(f"plan: expected one for {group.size} ranks, given one for {plan.world}")
         self.plan, self.group, self.tables = plan, group, plan.tables
+        self.on_bad_id: OnBadId = on_bad_id
+        self.dropped = 0
         self.optimizer = optimizer or SparseOptimizer()
         self.teams = tuple(self._team(name, numbers, seed, backend) for name, numbers in _teams(plan).items())
 
@@ -85,26 +90,27 @@ class ShardedEmbedding(nn.Module):
         inputs = tuple(f"{team.label}.bags" for team in self.teams)
         outputs = tuple(f"{team.label}.pooled" for team in self.teams)
         return (
-            Phase("split", self._split, ("bags",), inputs, "compute"),
+            Phase("split", self._split, ("bags",), ("checked", *inputs), "compute"),
             *(phase for team in self.teams for phase in team.strategy.forward()),
-            Phase("pool", self._pool, ("bags", *outputs), ("pooled",), "compute"),
+            Phase("pool", self._pool, ("checked", *outputs), ("pooled",), "compute"),
         )
 
     def backward_phases(self) -> tuple[Phase, ...]:
         """From `pooled_grad` to the update of every touched row."""
         grads = tuple(f"{team.label}.grad" for team in self.teams)
         return (
-            Phase("unpool", self._unpool, ("bags", "pooled_grad"), grads, "compute"),
+            Phase("unpool", self._unpool, ("checked", "pooled_grad"), grads, "compute"),
             *(phase for team in self.teams for phase in team.strategy.backward()),
         )
 
-    def _split(self, bags: Bags) -> Bags | tuple[Bags, ...]:
-        """The bags of each team."""
-        parts = tuple(_select(bags, team.numbers, len(self.tables)) for team in self.teams)
-        return parts[0] if len(parts) == 1 else parts
+    def _split(self, bags: Bags) -> tuple[Bags, ...]:
+        """The bags with every id within its table, then those of each team."""
+        bags, dropped = check_ids(bags, self.tables, self.on_bad_id)
+        self.dropped += dropped
+        return bags, *(_select(bags, team.numbers, len(self.tables)) for team in self.teams)
 
     def _pool(self, bags: Bags, *pooled: Tensor) -> Tensor:
-        """Every table's columns side by side; a mean divides the combined sum by the bag's length."""
+        """Every table's columns side by side; a mean divides the combined sum by the bag's length (not by its weights)."""
         columns: list[Tensor] = [torch.empty(0)] * len(self.tables)
         for team, sums in zip(self.teams, pooled, strict=True):
             for number, part in zip(

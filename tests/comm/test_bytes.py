@@ -85,7 +85,7 @@ def check(world: int, strategy: str, drawn: Lookups) -> None:
 NASTY = {
     world: Lookups(
         rows=[1, 2, 5],  # fewer rows than ranks: some shards are empty; nobody looks table 1 up
-        ids=[[[], [], []] if rank == 1 else [[[0, 0], []], [[], []], [[4, 1, 4], [rank]]] for rank in range(world)],
+        ids=[[[], [], []] if rank == 1 else [[[0, 0], []], [[], []], [[4, 1, 4], [rank % 5]]] for rank in range(world)],
         weighted=world != 2,
         split="range",
     )

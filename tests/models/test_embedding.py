@@ -6,7 +6,7 @@ from comm.plan import STRATEGIES, Placement, Plan
 from comm.schedule import Schedule
 from comm.store import SparseOptimizer
 from comm.strategy import INPUTS
-from kernels import pooled_lookup
+from kernels import Bags, pooled_lookup
 from models.embedding import ShardedEmbedding
 from models.executor import Executor
 from models.initialise import init_rows, row_scale
@@ -129,3 +129,31 @@ def test_tables_of_one_strategy_and_width_travel_as_one_team():
 def test_a_plan_for_another_world_is_refused():
     with pytest.raises(RuntimeError, match="ValueError: plan: expected one for 2 ranks, given one for 4"):
         simulate(2, lambda group: ShardedEmbedding(Work().plan(4), group))
+
+
+def with_bad_ids(bags: Bags) -> Bags:
+    """The same bags with two ids more, just past their tables: one in the first bag and one in the last."""
+    ids = torch.cat([torch.tensor([1]), bags.ids, torch.tensor([100])])  # of table "one" and of table "many"
+    offsets = bags.offsets + 1
+    offsets[0], offsets[-1] = 0, len(ids)
+    return Bags(ids, offsets)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_an_id_out_of_range_is_named_or_dropped_and_counted(strategy):
+    work = Work(strategy)
+
+    def both(group: SimGroup, on_bad_id: str):
+        embedding = embedding_of(group, work, on_bad_id=on_bad_id)
+        begin, end = CUTS[group.size][group.rank : group.rank + 2]
+        bags, _, _ = batch_of(work, 0, begin, end)
+        expected = embedding(bags)
+        assert embedding.dropped == 0
+        return expected, embedding(with_bad_ids(bags)), embedding.dropped
+
+    for expected, given, dropped in simulate(2, lambda group: both(group, "drop")):
+        assert torch.equal(expected, given)
+        assert dropped == 2
+    message = r"table 'one': id 1 at position 0 is out of range: expected 0 <= id < 1 \(2 such ids"
+    with pytest.raises(RuntimeError, match=message):
+        simulate(2, lambda group: both(group, "raise"))
