@@ -22,6 +22,7 @@ import numba
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure, record
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -168,6 +169,8 @@ class TorchGroup(Group):
         return out
 
 
+_LAUNCHERS_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
 PATIENCE_S = 5.0
 """How long a rank that lost a peer waits to be ended by the launcher, which names the rank that it sees die first."""
 
@@ -191,13 +194,29 @@ def launch(size: int, run: Callable[..., Any], *args: Any) -> list[Any]:
         monitor_interval=0.2,
     )
     one_thread = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
-    with mock.patch.dict(os.environ, one_thread):
+    with mock.patch.dict(os.environ, one_thread), _signal_handlers_kept():
         try:
             results = elastic_launch(config, _rank_main)(run, *args)
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             raise RuntimeError(f"rank {rank} of {size} died: {_cause(failure)}") from error
+        except SignalException as error:  # how the launcher ends the ranks on Ctrl-C
+            if error.sigval == signal.SIGINT:
+                raise KeyboardInterrupt from error
+            raise
     return [results[rank] for rank in range(size)]
+
+
+@contextmanager
+def _signal_handlers_kept() -> Iterator[None]:
+    """The launcher sets handlers of its own and leaves them: a later Ctrl-C would not be a KeyboardInterrupt."""
+    before = {number: signal.getsignal(number) for number in _LAUNCHERS_SIGNALS}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():  # it sets them there only
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @record

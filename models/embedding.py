@@ -110,7 +110,7 @@ class ShardedEmbedding(nn.Module):
         return bags, *(_select(bags, team.numbers, len(self.tables)) for team in self.teams)
 
     def _pool(self, bags: Bags, *pooled: Tensor) -> Tensor:
-        """Every table's columns side by side; a mean divides the combined sum by the bag's length (not by its weights)."""
+        """Every table's columns side by side; a mean divides the combined sum by the bag's length, weights or not."""
         columns: list[Tensor] = [torch.empty(0)] * len(self.tables)
         for team, sums in zip(self.teams, pooled, strict=True):
             for number, part in zip(

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -26,7 +27,9 @@ def everything(group: Group, ranks_per_node: int | None) -> tuple[dict[str, list
 
 @pytest.mark.parametrize(("world", "ranks_per_node"), [(2, None), pytest.param(4, 2, marks=pytest.mark.slow)])
 def test_processes_give_the_bits_and_bytes_of_threads(world, ranks_per_node):
+    handler = signal.getsignal(signal.SIGINT)
     over_gloo = launch(world, everything, ranks_per_node)
+    assert signal.getsignal(signal.SIGINT) is handler  # Ctrl-C is a KeyboardInterrupt as before
     expected = simulate(world, collectives)
     assert [of_rank[0] for of_rank in over_gloo] == expected
     for i, work in enumerate(WORKS):
@@ -73,4 +76,28 @@ def test_a_rank_that_dies_ends_the_others_and_is_named(how, message, tmp_path):
     with pytest.raises(RuntimeError, match=message):
         launch(2, dies, how, tmp_path / "when")
     assert time.time() - float((tmp_path / "when").read_text()) < 30
+    assert not multiprocessing.active_children()
+
+
+def waits(group: TorchGroup, ready: Path) -> None:
+    group.barrier()
+    if group.rank == 0:
+        ready.touch()
+    time.sleep(60)
+
+
+@pytest.mark.slow
+def test_an_interrupt_ends_every_rank_and_stays_one(tmp_path):
+    def interrupt():
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.05)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        launch(2, waits, tmp_path / "ready")
+    thread.join()
+    assert time.monotonic() - begin < 55
     assert not multiprocessing.active_children()
