@@ -6,7 +6,8 @@ thread count or the caller. `dot` may differ between processors, not between run
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numba
@@ -17,6 +18,13 @@ from numba.extending import intrinsic
 
 ROWS_AHEAD = 16
 """Rows that the loops prefetch ahead: enough to hide a memory latency of about 100 ns behind rows of 512 B."""
+
+INDEX_WORK = 1 << 17
+"""Fewest positions a thread is woken for to sort or count them: about a millisecond of work, in several short loops
+that each wait for the slowest thread, which on a busy machine costs more than it saves."""
+
+ROW_WORK = 1 << 14
+"""Fewest numbers of table rows a thread is woken for: a few microseconds of work."""
 
 DIGIT_BITS = 11
 """Most bits of a radix digit: 2^11 counters of 8 B stay in the first-level cache."""
@@ -117,14 +125,31 @@ def sum_segment(total, grad_out, bag_of, weights, order, low, high):  # noqa: AN
             total[j] += weight * grad_out[bag, j]
 
 
-@kernel
-def bag_of_position(offsets):  # noqa: ANN001, ANN202
+def bag_of_position(offsets: np.ndarray) -> np.ndarray:
     """The bag of each position, [N] int32."""
+    with threads_for(int(offsets[-1]), INDEX_WORK):
+        return _bag_of_position(offsets)
+
+
+@kernel
+def _bag_of_position(offsets):  # noqa: ANN001, ANN202
     bag_of = np.empty(offsets[-1], np.int32)
     for bag in prange(len(offsets) - 1):
         for position in range(offsets[bag], offsets[bag + 1]):
             bag_of[position] = bag
     return bag_of
+
+
+@contextmanager
+def threads_for(work: int, least: int) -> Iterator[int]:
+    """Let kernels run on no more threads than have `least` of `work` each, nor than the caller allows."""
+    allowed = numba.get_num_threads()
+    threads = max(1, min(allowed, work // least))
+    numba.set_num_threads(threads)
+    try:
+        yield threads
+    finally:
+        numba.set_num_threads(allowed)
 
 
 def cut(starts: np.ndarray, threads: int, per_segment: int) -> np.ndarray:

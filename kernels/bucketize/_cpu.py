@@ -1,12 +1,11 @@
 """bucketize with Numba on the CPU: a counting sort by owner, each thread over its own run of positions."""
 
-import numba
 import numpy as np
 import torch
 from numba import prange
 from torch import Tensor
 
-from .._numba_cpu import cut_evenly, kernel
+from .._numba_cpu import INDEX_WORK, cut_evenly, kernel, threads_for
 
 
 def bucketize(
@@ -20,7 +19,8 @@ def bucketize(
     world: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     index = (x.numpy() for x in (ids.long(), table_starts, parts, span, first, owner, base))
-    order, counts, rows = _bucketize(*index, world, cut_evenly(len(ids), numba.get_num_threads()))
+    with threads_for(len(ids), INDEX_WORK) as threads:
+        order, counts, rows = _bucketize(*index, world, cut_evenly(len(ids), threads))
     return torch.from_numpy(order), torch.from_numpy(counts), torch.from_numpy(rows)
 
 

@@ -1,34 +1,25 @@
 """pooled_lookup with Numba on the CPU: a thread takes whole bags; rows are prefetched ahead of the sum."""
 
-import numba
 from numba import prange
 from torch import Tensor
 
-from .._numba_cpu import ROWS_AHEAD, cut, dot, kernel, prefetch_row
+from .._numba_cpu import ROW_WORK, ROWS_AHEAD, cut, dot, kernel, prefetch_row, threads_for
 
 
 def pooled_lookup(table: Tensor, ids: Tensor, offsets: Tensor, weights: Tensor | None, pooling: str) -> Tensor:
     out = table.new_empty(len(offsets) - 1, table.shape[1])
-    weights = table.new_empty(0) if weights is None else weights
-    starts = offsets.numpy()
-    cuts = cut(starts, numba.get_num_threads(), per_segment=1)
-    _pool(
-        out.numpy(),
-        table.detach().numpy(),
-        ids.long().numpy(),
-        starts,
-        weights.detach().numpy(),
-        pooling == "mean",
-        cuts,
-    )
+    factors = table.new_empty(0) if weights is None else weights.detach()
+    given = (table.detach().numpy(), ids.long().numpy(), offsets.numpy(), factors.numpy())
+    with threads_for(len(ids) * table.shape[1], ROW_WORK) as threads:
+        _pool(out.numpy(), *given, pooling == "mean", cut(offsets.numpy(), threads, per_segment=1))
     return out
 
 
 def weights_grad(grad_out: Tensor, table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
     out = table.new_empty(len(ids))
-    starts = offsets.numpy()
-    cuts = cut(starts, numba.get_num_threads(), per_segment=1)
-    _dot(out.numpy(), grad_out.detach().numpy(), table.detach().numpy(), ids.long().numpy(), starts, cuts)
+    given = (grad_out.detach().numpy(), table.detach().numpy(), ids.long().numpy(), offsets.numpy())
+    with threads_for(len(ids) * table.shape[1], ROW_WORK) as threads:
+        _dot(out.numpy(), *given, cut(offsets.numpy(), threads, per_segment=1))
     return out
 
 

@@ -1,11 +1,10 @@
 """segment_grads with Numba on the CPU: a thread takes whole rows, so nothing is added to by two of them."""
 
-import numba
 import numpy as np
 from numba import prange
 from torch import Tensor
 
-from .._numba_cpu import bag_of_position, cut, kernel, sum_segment
+from .._numba_cpu import ROW_WORK, bag_of_position, cut, kernel, sum_segment, threads_for
 
 
 def segment_grads(
@@ -13,8 +12,9 @@ def segment_grads(
 ) -> Tensor:
     terms, bag_of, scale = terms_of(grad_out, offsets, weights, pooling)
     out = grad_out.new_empty(len(starts) - 1, grad_out.shape[1])
-    cuts = cut(starts.numpy(), numba.get_num_threads(), per_segment=1)
-    _sum(out.numpy(), terms, bag_of, scale, order.numpy(), starts.numpy(), cuts)
+    with threads_for(len(order) * grad_out.shape[1], ROW_WORK) as threads:
+        cuts = cut(starts.numpy(), threads, per_segment=1)
+        _sum(out.numpy(), terms, bag_of, scale, order.numpy(), starts.numpy(), cuts)
     return out
 
 

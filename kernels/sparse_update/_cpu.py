@@ -1,11 +1,10 @@
 """sparse_update with Numba on the CPU: a row's gradient stays in the cache, while the next rows are fetched."""
 
-import numba
 import numpy as np
 from numba import prange
 from torch import Tensor
 
-from .._numba_cpu import ROWS_AHEAD, cut, dot, kernel, prefetch_row, sum_segment
+from .._numba_cpu import ROW_WORK, ROWS_AHEAD, cut, dot, kernel, prefetch_row, sum_segment, threads_for
 from ..segment_grads._cpu import terms_of
 
 PER_ROW = 4
@@ -29,12 +28,13 @@ def sparse_update(
     terms, bag_of, scale = terms_of(grad_out, offsets, weights, pooling)
     weight = table.detach().numpy()
     number = weight.dtype.type
-    cuts = cut(starts.numpy(), numba.get_num_threads(), PER_ROW)
-    index = (rows.long().numpy(), terms, bag_of, scale, order.numpy(), starts.numpy(), cuts)
-    if optimizer == "sgd":
-        _sgd(weight, number(lr), *index)
-    else:
-        _rowwise_adagrad(weight, state.detach().numpy(), number(lr), number(eps), *index)
+    with threads_for(len(order) * table.shape[1], ROW_WORK) as threads:
+        cuts = cut(starts.numpy(), threads, PER_ROW)
+        index = (rows.long().numpy(), terms, bag_of, scale, order.numpy(), starts.numpy(), cuts)
+        if optimizer == "sgd":
+            _sgd(weight, number(lr), *index)
+        else:
+            _rowwise_adagrad(weight, state.detach().numpy(), number(lr), number(eps), *index)
 
 
 @kernel

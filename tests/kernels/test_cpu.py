@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 
 import numba
 import numpy as np
@@ -11,13 +12,20 @@ import pytest
 import torch
 
 import kernels
-from kernels._numba_cpu import cut, cut_evenly, sort_words
+from kernels import _numba_cpu
+from kernels._numba_cpu import cut, cut_evenly, sort_words, threads_for
 
 DIM = 33
 
 
 @pytest.fixture(autouse=True)
-def threads_as_before():
+def every_thread_works(monkeypatch):
+    """These batches are small: wake threads for them all the same, in the file that decides and those that import."""
+    for op in kernels.OPS:
+        module = import_module(f"kernels.{op}._cpu")
+        for name in {"INDEX_WORK", "ROW_WORK"} & vars(module).keys():
+            monkeypatch.setattr(module, name, 1)
+    monkeypatch.setattr(_numba_cpu, "INDEX_WORK", 1)
     before = numba.get_num_threads()
     yield
     numba.set_num_threads(before)
@@ -122,6 +130,15 @@ def test_cuts_cover_every_segment_once_and_share_the_work(threads):
     work = np.add.reduceat(lengths + 2, cuts[:-1])
     assert np.ptp(work) <= 2 * (lengths.max() + 2)  # each cut is off by less than one segment
     assert cut(np.array([0]), threads, 1).tolist() == [0] * (threads + 1)
+
+
+def test_small_work_wakes_no_thread_and_the_callers_number_comes_back():
+    allowed = numba.get_num_threads()
+    with threads_for(work=99, least=100) as threads:
+        assert threads == numba.get_num_threads() == 1
+    with threads_for(work=10**9, least=100) as threads:
+        assert threads == allowed
+    assert numba.get_num_threads() == allowed
 
 
 def test_another_thread_layer_is_refused_with_what_to_do():
