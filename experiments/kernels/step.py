@@ -13,7 +13,7 @@ before a clock starts, each one's results are held to the truth within a derived
 
 Metrics: `ms` median; `ratio` eager's time over this arm's, round by round, with the ends of its 90 % interval;
 `gbytes_per_s` of the contract's bytes; `of_random_rows` that over the rate at which rows at random places can be read
-here, measured in the same rounds (above 1 where popular rows come from the cache).
+here by a plain loop, measured in the same rounds (above 1 where popular rows come from the cache).
 """
 
 from collections.abc import Callable, Iterator
