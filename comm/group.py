@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -31,7 +31,7 @@ class Group(ABC):
     """`size` ranks, `ranks_per_node` of them to a node, node-major; this one is `rank`.
 
     `sent[label]` [size] int64 counts the bytes that this rank sent to each other rank under that label (nothing to
-    itself).
+    itself); `calls[label, collective]` counts the calls, an all_gather as the all_to_all that it is.
     """
 
     def __init__(self, rank: int, size: int, ranks_per_node: int | None = None) -> None:
@@ -40,6 +40,7 @@ class Group(ABC):
         if self.ranks_per_node < 1 or size % self.ranks_per_node:
             raise ValueError(f"ranks_per_node: expected a divisor of {size} ranks, given {self.ranks_per_node}")
         self.sent: dict[str, Tensor] = defaultdict(lambda: torch.zeros(size, dtype=torch.int64))
+        self.calls: Counter[tuple[str, str]] = Counter()
 
     @property
     def nodes(self) -> int:
@@ -59,7 +60,7 @@ class Group(ABC):
                 f"{label}: expected {self.size} splits >= 0 that sum to {len(x)}, given {list(send)}, {list(receive)}"
             )
         entry = x[:1].numel() * x.itemsize if len(x) else 0
-        self._count(label, [n * entry for n in send])
+        self._count(label, "all_to_all", [n * entry for n in send])
         return self._all_to_all(x.contiguous(), list(send), list(receive))
 
     def exchange(self, x: Tensor, label: str) -> Tensor:
@@ -79,17 +80,18 @@ class Group(ABC):
         chunks = [len(part) * x.itemsize for part in torch.tensor_split(x.flatten(), self.size)]
         after, twice = (self.rank + 1) % self.size, (self.rank + 2) % self.size
         bytes_ = 2 * sum(chunks) - chunks[after] - chunks[twice]
-        self._count(label, [bytes_ if r == after else 0 for r in range(self.size)])
+        self._count(label, "all_reduce", [bytes_ if r == after else 0 for r in range(self.size)])
         return self._all_reduce(x)
 
     def reduce_scatter(self, x: Tensor, label: str) -> Tensor:
         """Sum over ranks of row `rank` of their `x` [size, ...], in the order of the library. Bytes as in a ring."""
         after = (self.rank + 1) % self.size
         bytes_ = (self.size - 1) * x[0].numel() * x.itemsize
-        self._count(label, [bytes_ if r == after else 0 for r in range(self.size)])
+        self._count(label, "reduce_scatter", [bytes_ if r == after else 0 for r in range(self.size)])
         return self._reduce_scatter(x)
 
-    def _count(self, label: str, bytes_: Sequence[int]) -> None:
+    def _count(self, label: str, collective: str, bytes_: Sequence[int]) -> None:
+        self.calls[label, collective] += 1
         counted = torch.tensor(bytes_, dtype=torch.int64)
         counted[self.rank] = 0
         self.sent[label] += counted
