@@ -12,13 +12,15 @@ from torch import Tensor
 
 from kernels import Bags, bucketize, pooled_lookup
 
-from .canonical import RowGrads, apply_grads, canonical_sum, group_by_row
+from .canonical import RowGrads, canonical_sum, group_by_row
 from .counts import Counts
 from .group import Group
+from .norm import apply_phases, row_norm
 from .schedule import Phase
 from .shards import Shards
 from .store import Lease, Store
 from .strategy import off_diagonal
+from .wire import Wire, row_bytes, send_values
 
 
 class Routed(NamedTuple):
@@ -49,6 +51,8 @@ class PooledExchange:
 
     def __init__(self, label: str, shards: Shards, group: Group, store: Store, backend: str | None = None) -> None:
         self.label, self.shards, self.group, self.store, self.backend = label, shards, group, store, backend
+        self.wire: Wire = shards.placements[0].wire
+        self.norm = row_norm(shards, group, store, backend)
         self.held = shards.tables_of_rank[group.rank]
 
     def forward(self) -> tuple[Phase, ...]:
@@ -67,7 +71,7 @@ class PooledExchange:
         phases = (
             Phase("grad_send", self.grad_send, ("grad", "routed", "arrived"), ("grads",), "network"),
             Phase("owner_reduce", self.owner_reduce, ("grads", "arrived", "lease"), ("row_grads",), "compute"),
-            Phase("apply", self.apply, ("row_grads", "lease", "lr"), (), "compute"),
+            *apply_phases(self, self.norm),
         )
         return tuple(phase.scoped(self.label, ("lr",)) for phase in phases)
 
@@ -115,7 +119,8 @@ class PooledExchange:
 
     def send(self, partial: Tensor, arrived: Arrived, routed: Routed) -> Tensor:
         """Partial sums back to where their samples are."""
-        return self.group.all_to_all(partial, arrived.bag_splits, routed.length_splits, f"{self.label}.send")
+        label = f"{self.label}.send"
+        return send_values(self.group, partial, arrived.bag_splits, routed.length_splits, label, self.wire)
 
     def combine(self, returned: Tensor, routed: Routed, lease: Lease, training: bool) -> Tensor:
         """Canonical sum of the partial sums of each bag."""
@@ -134,7 +139,8 @@ class PooledExchange:
         by_table = rearrange(grad, "(t b) d -> t b d", t=len(self.shards.tables))
         wanted = torch.cat(self.shards.tables_of_rank)
         outgoing = rearrange(by_table[wanted], "t b d -> (t b) d")
-        return self.group.all_to_all(outgoing, routed.length_splits, arrived.bag_splits, f"{self.label}.grad_send")
+        label = f"{self.label}.grad_send"
+        return send_values(self.group, outgoing, routed.length_splits, arrived.bag_splits, label, self.wire)
 
     def owner_reduce(self, grads: Tensor, arrived: Arrived, lease: Lease) -> RowGrads:
         """Sum by row, in canonical order up to its last level."""
@@ -142,19 +148,15 @@ class PooledExchange:
             lease.slots, arrived.source, grads, arrived.offsets, arrived.weights, self.group, False, self.backend
         )
 
-    def apply(self, row_grads: RowGrads, lease: Lease, lr: float) -> None:
-        """The optimizer step on the touched rows."""
-        apply_grads(self.store, row_grads, lr, self.backend)
-        self.store.release(lease, dirty=True)
-
     def sent(self, counts: Counts) -> dict[str, Tensor]:
         """Bytes from rank to rank of each network phase; see `Strategy.sent`."""
         number = self.store.values.itemsize
         key = self.shards.wire_ids.itemsize + (number if counts.weighted else 0)
         bags = counts.batch[:, None] * counts.tables[None, :]  # from source to owner
-        values = bags * self.store.values.shape[1] * number
+        values = bags * row_bytes(self.store.values.shape[1], self.store.values.dtype, self.wire)
         return {
             "keys": off_diagonal(2 * 8 + bags * 4 + counts.keys * key),
             "send": off_diagonal(values.T),
             "grad_send": off_diagonal(values),
+            **({"norm": off_diagonal(self.norm.sent(counts, number))} if self.norm else {}),
         }

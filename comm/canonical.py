@@ -15,6 +15,7 @@ from kernels import segment_grads, sparse_update, unique_ids
 
 from .group import Group
 from .store import Store
+from .wire import Wire, pack, send_values, unpack
 
 
 class RowGrads(NamedTuple):
@@ -34,16 +35,18 @@ def canonical_sum(parts: Sequence[Tensor], ranks_per_node: int) -> Tensor:
     return _sum(nodes)
 
 
-def canonical_all_reduce(group: Group, x: Tensor, label: str) -> Tensor:
+def canonical_all_reduce(group: Group, x: Tensor, label: str, wire: Wire = "table") -> Tensor:
     """Canonical sum of every rank's `x` [n, ...], on every rank: all-to-all of chunks, sum, all-gather.
+
+    A `wire` other than the table's takes `x` [n, dim] and rounds what is sent, twice: the terms, then the sums.
 
     Bytes a rank sends: (size - 1) / size * bytes of x in each of the two, as in a ring.
     """
     sizes = chunk_sizes(len(x), group.size)
     mine = sizes[group.rank]
-    arrived = group.all_to_all(x, sizes, [mine] * group.size, f"{label}.scatter")
+    arrived = send_values(group, x, sizes, [mine] * group.size, f"{label}.scatter", wire)
     total = canonical_sum(torch.split(arrived, mine) if mine else [arrived] * group.size, group.ranks_per_node)
-    return group.all_gather(total, sizes, f"{label}.gather")
+    return unpack(group.all_gather(pack(total, wire), sizes, f"{label}.gather"), x.dtype, wire)
 
 
 def chunk_sizes(n: int, size: int) -> list[int]:

@@ -17,7 +17,9 @@ class Counts:
 
     `batch` [world] samples; `tables` [world] tables that a rank holds a part of; `keys` [world, world] ids; `unique`
     [world, world] distinct rows of the source's ids; `touched` [world] distinct rows of a rank's ids; `union`
-    distinct rows of all. `replicated` tables have no owner: `tables`, `keys` and `unique` are zero.
+    distinct rows of all; `cell_rows`
+    [cells] distinct rows of all in each cell. `replicated` tables have no owner: `tables`, `keys` and `unique` are
+    zero.
     """
 
     batch: Tensor
@@ -26,6 +28,7 @@ class Counts:
     unique: Tensor
     touched: Tensor
     union: int
+    cell_rows: Tensor
     table_count: int
     weighted: bool
 
@@ -36,6 +39,7 @@ class Counts:
         keys = torch.zeros(world, world, dtype=torch.int64)
         unique, owners = torch.zeros_like(keys), {(c.table, c.part): c.rank for c in shards.cells}
         touched, union = torch.zeros(world, dtype=torch.int64), 0
+        cell_rows = {(c.table, c.part): 0 for c in shards.cells}
         for number in range(tables):
             cells = [cell for cell in shards.cells if cell.table == number]
             distinct = []
@@ -49,7 +53,12 @@ class Counts:
                         parts = seen // cells[0].span if cells[0].span else seen % cells[0].parts
                         for part, n in zip(*parts.unique(return_counts=True), strict=True):
                             counted[source, owners[number, int(part)]] += n
-            union += len(torch.cat(distinct).unique())
+            everything = torch.cat(distinct).unique()
+            union += len(everything)
+            if cells:
+                parts = everything // cells[0].span if cells[0].span else everything % cells[0].parts
+                for part, n in zip(*parts.unique(return_counts=True), strict=True):
+                    cell_rows[number, int(part)] = int(n)
         return Counts(
             batch=torch.tensor([len(bags) // tables for bags in batches]),
             tables=torch.tensor([len(held) for held in shards.tables_of_rank]),
@@ -57,6 +66,7 @@ class Counts:
             unique=unique,
             touched=touched,
             union=union,
+            cell_rows=torch.tensor(list(cell_rows.values()), dtype=torch.int64),
             table_count=tables,
             weighted=any(bags.weights is not None for bags in batches),
         )

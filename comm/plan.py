@@ -4,31 +4,60 @@ hand.
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, get_args
 
 import torch
 
 from kernels import TableSpec
 
+from .wire import WIRES, Wire
+
 Split = Literal["modulo", "range"]
-STRATEGIES = ("replicated", "tablewise", "rowwise", "unique")
+STRATEGIES = ("replicated", "tablewise", "columnwise", "rowwise", "gridwise", "unique")
 """The only list of strategies: `comm/<name>.py` each."""
+
+_ANY = (lambda columns: columns >= 1, lambda parts: parts >= 1, "at least one rank for every block of columns")
+_ROWS = (lambda columns: columns == 1, lambda parts: parts >= 1, "one block of columns and at least one rank")
+SHAPES: dict[str, tuple[Callable[[int], bool], Callable[[int], bool], str]] = {
+    "replicated": (lambda columns: columns == 1, lambda parts: parts == 0, "no ranks (every rank holds it)"),
+    "tablewise": (lambda columns: columns == 1, lambda parts: parts == 1, "one rank"),
+    "columnwise": (lambda columns: columns >= 1, lambda parts: parts == 1, "one rank for every block of columns"),
+    "rowwise": _ROWS,
+    "gridwise": _ANY,
+    "hierarchical": _ANY,
+    "unique": _ANY,
+    "unique_node": _ANY,
+}
+"""What each strategy allows: blocks of columns, row parts a block, and that in words."""
 
 
 @dataclass(frozen=True)
 class Placement:
-    """One table: its `strategy`, and the rank that holds each of its row parts (`ranks[part]`; none when replicated).
+    """One table: its `strategy`, and the rank that holds each of its shards (none when replicated).
 
-    `split` says which rows are part p of P: `modulo` rows with id % P == p, `range` the p-th run of ceil(rows / P)
-    rows.
+    A table is cut into `columns` blocks of equal width, each into row parts: part p of block c is on
+    `ranks[c * parts + p]`, any rank. `split` says which rows are part p of P: `modulo` rows with id % P == p, `range`
+    the p-th run of ceil(rows / P) rows. `wire` is the format in which its values travel (comm/wire.py).
     """
 
     table: str
     strategy: str
     ranks: tuple[int, ...] = ()
     split: Split = "modulo"
+    columns: int = 1
+    wire: Wire = "table"
+
+    @property
+    def parts(self) -> int:
+        """Row parts of each block of columns."""
+        return len(self.ranks) // self.columns
+
+    def block(self, column: int) -> "Placement":
+        """One block of columns, as a placement of its own."""
+        ranks = self.ranks[column * self.parts : (column + 1) * self.parts]
+        return replace(self, ranks=ranks, columns=1)
 
 
 @dataclass(frozen=True)
@@ -48,10 +77,10 @@ class Plan:
             raise ValueError(f"tables: expected distinct names, given {_repeated(names)} more than once")
         if placed != names:
             raise ValueError(f"placements: expected one for each table, in order: {_difference(names, placed)}")
-        for placement in self.placements:
-            self._check(placement)
+        for table, placement in zip(self.tables, self.placements, strict=True):
+            self._check(table, placement)
 
-    def _check(self, placement: Placement) -> None:
+    def _check(self, table: TableSpec, placement: Placement) -> None:
         where = f"table {placement.table!r}"
         if placement.strategy not in STRATEGIES:
             raise ValueError(f"{where}: unknown strategy {placement.strategy!r}: choose one of {', '.join(STRATEGIES)}")
@@ -60,21 +89,46 @@ class Plan:
         bad = [rank for rank in placement.ranks if not 0 <= rank < self.world]
         if bad:
             raise ValueError(f"{where}: expected ranks 0 to {self.world - 1}, given {bad}")
-        parts = len(placement.ranks)
-        wanted = {"replicated": parts == 0, "tablewise": parts == 1}.get(placement.strategy, parts >= 1)
-        if not wanted:
-            expected = {"replicated": "no ranks (every rank holds it)", "tablewise": "one rank"}
-            what = expected.get(placement.strategy, "at least one rank")
-            raise ValueError(f"{where}: {placement.strategy} expects {what}, given ranks {list(placement.ranks)}")
+        if placement.wire not in WIRES:
+            raise ValueError(f"{where}: unknown wire {placement.wire!r}: choose one of {', '.join(WIRES)}")
+        columns, ranks = placement.columns, len(placement.ranks)
+        if columns < 1 or table.dim % columns or ranks % columns:
+            raise ValueError(
+                f"{where}: expected columns that divide dim {table.dim} and the number of ranks, "
+                f"given columns={columns} and {ranks} ranks"
+            )
+        blocks_allowed, parts_allowed, expected = SHAPES[placement.strategy]
+        if not (blocks_allowed(columns) and parts_allowed(placement.parts)):
+            raise ValueError(
+                f"{where}: {placement.strategy} expects {expected}, given columns={columns} and ranks "
+                f"{list(placement.ranks)}"
+            )
 
     @staticmethod
-    def uniform(tables: Sequence[TableSpec], strategy: str, world: int, split: Split = "modulo") -> "Plan":
-        """Every table under one strategy: table i whole on rank i % world (`tablewise`), or its rows over all ranks."""
-        ranks = {"replicated": lambda _: (), "tablewise": lambda i: (i % world,)}.get(
-            strategy, lambda _: tuple(range(world))
-        )
-        placements = (Placement(table.name, strategy, ranks(i), split) for i, table in enumerate(tables))
-        return Plan(world, tuple(tables), tuple(placements))
+    def uniform(
+        tables: Sequence[TableSpec], strategy: str, world: int, split: Split = "modulo", wire: Wire = "table"
+    ) -> "Plan":
+        """Every table under one strategy, spread evenly.
+
+        Table i whole on rank i % world (`tablewise`); its columns over as many ranks as divide them, from rank i
+        (`columnwise`); two blocks of columns, the rows of each over every second rank, where dim and world are even
+        (`gridwise`); its rows over all ranks (the others); everywhere (`replicated`).
+        """
+
+        def place(i: int, table: TableSpec) -> Placement:
+            columns, ranks = 1, tuple(range(world))
+            if strategy == "replicated":
+                ranks = ()
+            elif strategy == "tablewise":
+                ranks = (i % world,)
+            elif strategy == "columnwise":
+                columns = max(c for c in range(1, world + 1) if table.dim % c == 0)
+                ranks = tuple((i + c) % world for c in range(columns))
+            elif strategy == "gridwise" and world % 2 == 0 and table.dim % 2 == 0:
+                columns, ranks = 2, (*range(0, world, 2), *range(1, world, 2))
+            return Placement(table.name, strategy, ranks, split, columns, wire)
+
+        return Plan(world, tuple(tables), tuple(place(i, table) for i, table in enumerate(tables)))
 
     def to_json(self) -> str:
         """As JSON, one line a table."""

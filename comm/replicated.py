@@ -19,6 +19,7 @@ from .schedule import Phase
 from .shards import Shards
 from .store import Lease, Store
 from .strategy import off_diagonal
+from .wire import Wire, row_bytes
 
 
 class RowSums(NamedTuple):
@@ -33,6 +34,7 @@ class Replicated:
 
     def __init__(self, label: str, shards: Shards, group: Group, store: Store, backend: str | None = None) -> None:
         self.label, self.shards, self.group, self.store, self.backend = label, shards, group, store, backend
+        self.wire: Wire = shards.placements[0].wire
 
     def forward(self) -> tuple[Phase, ...]:
         """Phases from `bags` to `pooled`."""
@@ -75,7 +77,7 @@ class Replicated:
         """Canonical sum of all ranks' gradients of the union's rows."""
         dense = row_sums.grads.new_zeros(len(union), row_sums.grads.shape[1])
         dense[torch.searchsorted(union, row_sums.rows)] = row_sums.grads
-        return canonical_all_reduce(self.group, dense, f"{self.label}.grad_send")
+        return canonical_all_reduce(self.group, dense, f"{self.label}.grad_send", self.wire)
 
     def apply(self, union: Tensor, grads: Tensor, lease: Lease, lr: float, step: int) -> None:
         """The same optimizer step on every copy."""
@@ -90,7 +92,7 @@ class Replicated:
     def sent(self, counts: Counts) -> dict[str, Tensor]:
         """Bytes from rank to rank of each network phase; see `Strategy.sent`."""
         world = len(counts.batch)
-        row = self.store.values.shape[1] * self.store.values.itemsize
+        row = row_bytes(self.store.values.shape[1], self.store.values.dtype, self.wire)
         chunks = torch.tensor(chunk_sizes(counts.union, world)) * row
         keys = 8 + counts.touched * self.shards.wire_ids.itemsize
         return {

@@ -1,5 +1,6 @@
 """The stacked arrays of one strategy: which rows of which tables lie where on each rank.
 
+A block of columns is a table of its own here, with the same ids: `tables` then holds the table once for each block.
 Tables of one width under one strategy are stacked. A *cell* is one (table, row part); a rank's array holds its cells
 one after another, in table order then part order. `RowShards` is this in the form that the `bucketize` kernel reads.
 """
@@ -36,9 +37,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Shards:
-    """Where the rows of `tables` (one width) live on `world` ranks; `placements` are theirs, in order.
+    """Where the rows of `tables` (one width) live on `world` ranks; `placements` are theirs, in order, one block each.
 
-    A replicated table has no cell; each rank then holds the tables one after another, whole.
+    Tables of one name are the blocks of columns of one table, first columns first. A replicated table has no cell; each
+    rank then holds the tables one after another, whole.
     """
 
     tables: tuple[TableSpec, ...]
@@ -98,6 +100,14 @@ class Shards:
     def wire_ids(self) -> torch.dtype:
         """The integer that row numbers travel in: 4 bytes if all rows together are below 2^31, else 8."""
         return torch.int32 if int(self.table_base[-1]) < 2**31 else torch.int64
+
+    @cached_property
+    def siblings(self) -> dict[str, tuple[int, ...]]:
+        """Numbers of the blocks of columns of each table that has several, by name."""
+        names = [table.name for table in self.tables]
+        return {
+            name: tuple(i for i, other in enumerate(names) if other == name) for name in names if names.count(name) > 1
+        }
 
     def batch(self, bags: Bags) -> int:
         """Samples of table-major `bags`."""

@@ -13,13 +13,15 @@ from torch import Tensor
 from kernels import Bags, Buckets, bucketize, pooled_lookup, segment_grads, unique_ids
 from kernels import Unique as Index
 
-from .canonical import RowGrads, apply_grads, group_by_row
+from .canonical import RowGrads, group_by_row
 from .counts import Counts
 from .group import Group
+from .norm import apply_phases, row_norm
 from .schedule import Phase
 from .shards import Shards
 from .store import Lease, Store
 from .strategy import off_diagonal
+from .wire import Wire, row_bytes, send_values
 
 
 class Distinct(NamedTuple):
@@ -43,6 +45,8 @@ class Unique:
 
     def __init__(self, label: str, shards: Shards, group: Group, store: Store, backend: str | None = None) -> None:
         self.label, self.shards, self.group, self.store, self.backend = label, shards, group, store, backend
+        self.wire: Wire = shards.placements[0].wire
+        self.norm = row_norm(shards, group, store, backend)
 
     def forward(self) -> tuple[Phase, ...]:
         """Phases from `bags` to `pooled`."""
@@ -63,7 +67,7 @@ class Unique:
             Phase("local_reduce", self.local_reduce, ("grad", "bags", "distinct"), ("row_sums",), "compute"),
             Phase("grad_send", self.grad_send, ("row_sums", "distinct", "asked"), ("grads",), "network"),
             Phase("owner_reduce", self.owner_reduce, ("grads", "asked", "lease"), ("row_grads",), "compute"),
-            Phase("apply", self.apply, ("row_grads", "lease", "lr"), (), "compute"),
+            *apply_phases(self, self.norm),
         )
         return tuple(phase.scoped(self.label, ("lr",)) for phase in phases)
 
@@ -94,7 +98,8 @@ class Unique:
 
     def send(self, rows: Tensor, asked: Asked, distinct: Distinct) -> Tensor:
         """Rows to where they were asked for."""
-        return self.group.all_to_all(rows, asked.splits, distinct.buckets.counts.tolist(), f"{self.label}.send")
+        label, counts = f"{self.label}.send", distinct.buckets.counts.tolist()
+        return send_values(self.group, rows, asked.splits, counts, label, self.wire)
 
     def combine(self, returned: Tensor, bags: Bags, distinct: Distinct, lease: Lease, training: bool) -> Tensor:
         """Pool the bags from the rows that came back."""
@@ -111,25 +116,22 @@ class Unique:
     def grad_send(self, row_sums: Tensor, distinct: Distinct, asked: Asked) -> Tensor:
         """Gradients to the owners of their rows."""
         label = f"{self.label}.grad_send"
-        return self.group.all_to_all(row_sums, distinct.buckets.counts.tolist(), asked.splits, label)
+        counts = distinct.buckets.counts.tolist()
+        return send_values(self.group, row_sums, counts, asked.splits, label, self.wire)
 
     def owner_reduce(self, grads: Tensor, asked: Asked, lease: Lease) -> RowGrads:
         """Sum by row over ranks, in canonical order up to its last level."""
         offsets = torch.arange(len(grads) + 1)
         return group_by_row(lease.slots, asked.source, grads, offsets, None, self.group, True, self.backend)
 
-    def apply(self, row_grads: RowGrads, lease: Lease, lr: float) -> None:
-        """The optimizer step on the touched rows."""
-        apply_grads(self.store, row_grads, lr, self.backend)
-        self.store.release(lease, dirty=True)
-
     def sent(self, counts: Counts) -> dict[str, Tensor]:
         """Bytes from rank to rank of each network phase; see `Strategy.sent`."""
-        values = counts.unique * self.store.values.shape[1] * self.store.values.itemsize
+        values = counts.unique * row_bytes(self.store.values.shape[1], self.store.values.dtype, self.wire)
         return {
             "keys": off_diagonal(8 + counts.unique * self.shards.wire_ids.itemsize),
             "send": off_diagonal(values.T),
             "grad_send": off_diagonal(values),
+            **({"norm": off_diagonal(self.norm.sent(counts, self.store.values.itemsize))} if self.norm else {}),
         }
 
 

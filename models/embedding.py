@@ -1,12 +1,12 @@
 """One embedding over a Plan: tables under different strategies behind one module.
 
-Tables of one strategy, width and dtype form a *team*: one stacked array, one exchange, a fixed number of collectives
-however many tables there are. The module gives its phases to a Schedule (training), or runs the forward ones itself
-(evaluation).
+Blocks of columns of one strategy, width, dtype and wire form a *team*: one stacked array, one exchange, a fixed number
+of collectives however many tables there are. The module gives its phases to a Schedule (training), or runs the forward
+ones itself (evaluation).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -19,7 +19,7 @@ from comm.schedule import Frame, Phase, Schedule
 from comm.shards import Shards
 from comm.store import SparseOptimizer
 from comm.strategy import INPUTS, Strategy, build
-from kernels import Bags, TableSpec, check_ids
+from kernels import Bags, check_ids
 from kernels.bags import OnBadId
 
 from .executor import Executor
@@ -29,11 +29,14 @@ from .stores import DeviceStore
 
 @dataclass(frozen=True)
 class Team:
-    """Tables that travel together: their numbers in the model, and the strategy that carries them."""
+    """Blocks of columns that travel together: table number in the model and block of each, and the strategy."""
 
-    numbers: tuple[int, ...]
-    tables: tuple[TableSpec, ...]
+    blocks: tuple[tuple[int, int], ...]
     strategy: Strategy
+
+    def select(self, bags: Bags, tables: int) -> Bags:
+        """The team's bags, block by block, out of those of all `tables`."""
+        return _select(bags, [number for number, _ in self.blocks], tables)
 
     @property
     def label(self) -> str:
@@ -66,17 +69,22 @@ class ShardedEmbedding(nn.Module):
         self.on_bad_id: OnBadId = on_bad_id
         self.dropped = 0
         self.optimizer = optimizer or SparseOptimizer()
-        self.teams = tuple(self._team(name, numbers, seed, backend) for name, numbers in _teams(plan).items())
+        self.teams = tuple(self._team(name, blocks, seed, backend) for name, blocks in _teams(plan).items())
 
-    def _team(self, label: str, numbers: tuple[int, ...], seed: int, backend: str | None) -> Team:
-        tables = tuple(self.plan.tables[i] for i in numbers)
-        placements = tuple(self.plan.placements[i] for i in numbers)
+    def _team(self, label: str, blocks: tuple[tuple[int, int], ...], seed: int, backend: str | None) -> Team:
+        placements = tuple(self.plan.placements[i].block(column) for i, column in blocks)
+        tables = tuple(replace(self.tables[i], dim=self._width(i)) for i, _ in blocks)
         shards = Shards(tables, placements, self.group.size)
-        parts = [init_rows(tables[n].name, ids, tables[n].dim, seed, tables[n].dtype, tables[n].rows ** -0.5)
-                 for n, ids in _held(shards, self.group.rank)]  # fmt: skip
+        parts = []
+        for n, ids in _held(shards, self.group.rank):
+            table, first = tables[n], blocks[n][1] * tables[n].dim
+            parts.append(init_rows(table.name, ids, table.dim, seed, table.dtype, table.rows**-0.5, first))
         values = torch.cat(parts) if parts else torch.empty(0, tables[0].dim, dtype=tables[0].dtype)
         store = DeviceStore(values, self.optimizer)
-        return Team(numbers, tables, build(placements[0].strategy, label, shards, self.group, store, backend))
+        return Team(blocks, build(placements[0].strategy, label, shards, self.group, store, backend))
+
+    def _width(self, number: int) -> int:
+        return self.tables[number].dim // self.plan.placements[number].columns
 
     def forward(self, bags: Bags) -> Tensor:
         """Pooled rows [batch, sum of dims] for evaluation: no row will be updated."""
@@ -107,25 +115,26 @@ class ShardedEmbedding(nn.Module):
         """The bags with every id within its table, then those of each team."""
         bags, dropped = check_ids(bags, self.tables, self.on_bad_id)
         self.dropped += dropped
-        return bags, *(_select(bags, team.numbers, len(self.tables)) for team in self.teams)
+        return bags, *(team.select(bags, len(self.tables)) for team in self.teams)
 
     def _pool(self, bags: Bags, *pooled: Tensor) -> Tensor:
         """Every table's columns side by side; a mean divides the combined sum by the bag's length, weights or not."""
-        columns: list[Tensor] = [torch.empty(0)] * len(self.tables)
+        found: dict[tuple[int, int], Tensor] = {}
         for team, sums in zip(self.teams, pooled, strict=True):
-            for number, part in zip(
-                team.numbers, rearrange(sums, "(t b) d -> t b d", t=len(team.numbers)), strict=True
-            ):
-                columns[number] = part / self._divisor(bags, number) if self._is_mean(number) else part
-        return torch.cat(columns, dim=1)
+            found.update(zip(team.blocks, rearrange(sums, "(t b) d -> t b d", t=len(team.blocks)), strict=True))
+        for (number, _), part in found.items():
+            if self._is_mean(number):
+                part /= self._divisor(bags, number)
+        return torch.cat([found[block] for block in sorted(found)], dim=1)
 
     def _unpool(self, bags: Bags, grad: Tensor) -> Tensor | tuple[Tensor, ...]:
-        """The gradient of each team's sums, [tables * batch, dim]."""
+        """The gradient of each team's sums, [blocks * batch, width]."""
         columns = list(torch.split(grad, [table.dim for table in self.tables], dim=1))
         for number in range(len(columns)):
             if self._is_mean(number):
                 columns[number] = columns[number] / self._divisor(bags, number)
-        parts = tuple(torch.cat([columns[number] for number in team.numbers]) for team in self.teams)
+        pieces = [torch.split(part, self._width(number), dim=1) for number, part in enumerate(columns)]
+        parts = tuple(torch.cat([pieces[number][column] for number, column in team.blocks]) for team in self.teams)
         return parts[0] if len(parts) == 1 else parts
 
     def _is_mean(self, number: int) -> bool:
@@ -137,25 +146,31 @@ class ShardedEmbedding(nn.Module):
 
     def gather_tables(self) -> dict[str, tuple[Tensor, Tensor | None]]:
         """Every table whole, with its optimizer state, on every rank: for checkpoints of small models and for tests."""
-        whole = {}
+        blocks: dict[tuple[int, int], tuple[Tensor, Tensor | None]] = {}
         for team in self.teams:
             team.strategy.store.flush()
-            whole.update(_gather(team, self.group))
-        return {table.name: whole[table.name] for table in self.tables}
+            blocks.update(zip(team.blocks, _gather(team, self.group), strict=True))
+        whole = {}
+        for number, table in enumerate(self.tables):
+            parts = [blocks[number, column] for column in range(self.plan.placements[number].columns)]
+            # a row-wise state is the same number beside every block of columns
+            whole[table.name] = (torch.cat([values for values, _ in parts], dim=1), parts[0][1])
+        return whole
 
 
-def _teams(plan: Plan) -> dict[str, tuple[int, ...]]:
-    """Numbers of the tables that travel together, by label."""
-    teams: dict[str, tuple[int, ...]] = {}
+def _teams(plan: Plan) -> dict[str, tuple[tuple[int, int], ...]]:
+    """Table number and column of the blocks that travel together, by label."""
+    teams: dict[str, tuple[tuple[int, int], ...]] = {}
     for number, (table, placement) in enumerate(zip(plan.tables, plan.placements, strict=True)):
-        label = f"{placement.strategy}/{table.dim}/{str(table.dtype).removeprefix('torch.')}"
-        teams[label] = (*teams.get(label, ()), number)
+        width, dtype = table.dim // placement.columns, str(table.dtype).removeprefix("torch.")
+        label = f"{placement.strategy}/{width}/{dtype}" + ("" if placement.wire == "table" else f"/{placement.wire}")
+        teams[label] = (*teams.get(label, ()), *((number, column) for column in range(placement.columns)))
     return teams
 
 
 def _select(bags: Bags, numbers: Sequence[int], tables: int) -> Bags:
     """The bags of some tables, in order."""
-    if len(numbers) == tables:
+    if list(numbers) == list(range(tables)):
         return bags
     batch = len(bags) // tables
     spans = [(int(bags.offsets[n * batch]), int(bags.offsets[(n + 1) * batch])) for n in numbers]
@@ -176,8 +191,8 @@ def _held(shards: Shards, rank: int) -> list[tuple[int, Tensor]]:
     return [(cell.table, cell.ids()) for cell in shards.cells if cell.rank == rank]
 
 
-def _gather(team: Team, group: Group) -> dict[str, tuple[Tensor, Tensor | None]]:
-    """The team's tables whole, from every rank's array."""
+def _gather(team: Team, group: Group) -> list[tuple[Tensor, Tensor | None]]:
+    """The team's blocks, all rows and their state, from every rank's array."""
     shards, store = team.strategy.shards, team.strategy.store
     arrays = [store.values] if store.state is None else [store.values, store.state]
     if _is_replicated(shards.placements):
@@ -191,7 +206,4 @@ def _gather(team: Team, group: Group) -> dict[str, tuple[Tensor, Tensor | None]]
     for (number, ids), (begin, end) in zip(runs, pairwise(ends), strict=True):
         for target, array in zip(whole[number], everything, strict=True):
             target[ids] = array[begin:end]
-    return {
-        table.name: (parts[0], parts[1] if len(parts) > 1 else None)
-        for table, parts in zip(shards.tables, whole, strict=True)
-    }
+    return [(parts[0], parts[1] if len(parts) > 1 else None) for parts in whole]
