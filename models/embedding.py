@@ -107,7 +107,7 @@ class ShardedEmbedding(nn.Module):
         """The bags with every id within its table, then those of each team."""
         bags, dropped = check_ids(bags, self.tables, self.on_bad_id)
         self.dropped += dropped
-        return bags, *(_select(bags, team.numbers, len(self.tables)) for team in self.teams)
+        return bags, *(select_tables(bags, team.numbers, len(self.tables)) for team in self.teams)
 
     def _pool(self, bags: Bags, *pooled: Tensor) -> Tensor:
         """Every table's columns side by side; a mean divides the combined sum by the bag's length, weights or not."""
@@ -153,7 +153,7 @@ def _teams(plan: Plan) -> dict[str, tuple[int, ...]]:
     return teams
 
 
-def _select(bags: Bags, numbers: Sequence[int], tables: int) -> Bags:
+def select_tables(bags: Bags, numbers: Sequence[int], tables: int) -> Bags:
     """The bags of some tables, in order."""
     if len(numbers) == tables:
         return bags
