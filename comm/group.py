@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -198,7 +199,7 @@ def launch(size: int, run: Callable[..., Any], *args: Any) -> list[Any]:
     one_thread = {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     with mock.patch.dict(os.environ, one_thread), _signal_handlers_kept():
         try:
-            results = elastic_launch(config, _rank_main)(run, *args)
+            results = elastic_launch(config, rank_main)(run, *args)
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
             raise RuntimeError(f"rank {rank} of {size} died: {_cause(failure)}") from error
@@ -222,7 +223,11 @@ def _signal_handlers_kept() -> Iterator[None]:
 
 
 @record
-def _rank_main(run: Callable[..., Any], *args: Any) -> Any:
+def rank_main(run: Callable[..., Any], *args: Any) -> Any:
+    """What a process that torchrun's variables make a rank does: join, `run(group, *args)`, leave.
+
+    An exception also goes to the file TORCHELASTIC_ERROR_FILE. A rank that lost a peer waits first: see `PATIENCE_S`.
+    """
     torch.set_num_threads(1)
     group = TorchGroup.start()
     try:
@@ -237,6 +242,11 @@ def _rank_main(run: Callable[..., Any], *args: Any) -> Any:
 
 def _is_peer_lost(error: BaseException | None) -> bool:
     return error is not None and (isinstance(error, PeerLost) or _is_peer_lost(error.__cause__))
+
+
+def cause_of_death(exit_code: int, error_file: Path) -> str:
+    """What ended a process of `rank_main`, in words: `exit_code` as in subprocess, `error_file` if it left one."""
+    return _cause(ProcessFailure(-1, -1, exit_code, str(error_file)))
 
 
 def _cause(failure: ProcessFailure) -> str:

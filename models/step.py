@@ -93,7 +93,7 @@ class TrainingStep:
 
     def _reduce(self, loss: Tensor, flat: Tensor) -> tuple[float, Tensor]:
         """Sum loss and dense gradients over ranks."""
-        losses = self.group.all_gather(loss.double().view(1), [1] * self.group.size, "loss")
+        losses = self.group.all_gather(loss.double().view(1), [1] * self.group.size, "dense_reduce.loss")
         if self.ring:
             total = self.group.all_reduce(flat, "dense_reduce")
         else:

@@ -1,0 +1,49 @@
+"""What a training step sends, label by label, before it runs: the strategies' own predictions and the dense part's."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from comm.canonical import chunk_sizes
+from comm.counts import Counts
+from comm.strategy import off_diagonal
+from kernels import Bags
+
+from .embedding import ShardedEmbedding, select_tables
+from .step import TrainingStep
+
+
+def counts_of(embedding: ShardedEmbedding, batches: Sequence[Bags]) -> dict[str, Counts]:
+    """Counts of each team, by label, for one global batch: `batches` are the table-major bags of every rank."""
+    tables = len(embedding.tables)
+    return {
+        team.label: Counts.of(team.strategy.shards, [select_tables(bags, team.numbers, tables) for bags in batches])
+        for team in embedding.teams
+    }
+
+
+def bytes_sent(step: TrainingStep, counts: dict[str, Counts]) -> dict[str, Tensor]:
+    """Bytes of one step from rank to rank [world, world] int64, by label; `counts` by label of team."""
+    sent = dense_bytes(step)
+    for team in step.embedding.teams:
+        predicted = team.strategy.sent(counts[team.label])
+        sent |= {f"{team.label}.{name}": bytes_ for name, bytes_ in predicted.items()}
+    return sent
+
+
+def dense_bytes(step: TrainingStep) -> dict[str, Tensor]:
+    """Bytes of loss and dense gradients from rank to rank [world, world] int64, by label."""
+    world = step.group.size
+    entries = sum(parameter.numel() for parameter in step.parameters)
+    item = max((parameter.itemsize for parameter in step.parameters), default=4)
+    chunks = torch.tensor(chunk_sizes(entries, world)) * item
+    everyone = torch.ones(world, world, dtype=torch.int64)
+    sent = {"dense_reduce.loss": off_diagonal(8 * everyone)}
+    if step.ring:
+        after = (torch.arange(world) + 1) % world
+        ring = torch.zeros(world, world, dtype=torch.int64)
+        ring[torch.arange(world), after] = 2 * chunks.sum() - chunks[after] - chunks[(after + 1) % world]
+        return sent | {"dense_reduce": off_diagonal(ring)}
+    scatter = off_diagonal(everyone * chunks[None, :])
+    return sent | {"dense_reduce.scatter": scatter, "dense_reduce.gather": scatter.T}
