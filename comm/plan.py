@@ -18,8 +18,8 @@ Split = Literal["modulo", "range"]
 STRATEGIES = ("replicated", "tablewise", "columnwise", "rowwise", "gridwise", "unique")
 """The only list of strategies: `comm/<name>.py` each."""
 
-_ANY = (lambda columns: columns >= 1, lambda parts: parts >= 1, "at least one rank for every block of columns")
-_ROWS = (lambda columns: columns == 1, lambda parts: parts >= 1, "one block of columns and at least one rank")
+_ANY = (lambda columns: columns >= 1, lambda parts: parts >= 1, "at least one rank")
+_ROWS = (lambda columns: columns == 1, lambda parts: parts >= 1, "at least one rank and no blocks of columns")
 SHAPES: dict[str, tuple[Callable[[int], bool], Callable[[int], bool], str]] = {
     "replicated": (lambda columns: columns == 1, lambda parts: parts == 0, "no ranks (every rank holds it)"),
     "tablewise": (lambda columns: columns == 1, lambda parts: parts == 1, "one rank"),
@@ -100,8 +100,8 @@ class Plan:
         blocks_allowed, parts_allowed, expected = SHAPES[placement.strategy]
         if not (blocks_allowed(columns) and parts_allowed(placement.parts)):
             raise ValueError(
-                f"{where}: {placement.strategy} expects {expected}, given columns={columns} and ranks "
-                f"{list(placement.ranks)}"
+                f"{where}: {placement.strategy} expects {expected}, given ranks {list(placement.ranks)} "
+                f"for {columns} block(s) of columns"
             )
 
     @staticmethod

@@ -37,17 +37,17 @@ def pack(x: Tensor, wire: Wire) -> Tensor:
         return x
     if wire in _HALF:
         return x.to(_HALF[wire])
-    scale = x.abs().amax(1, keepdim=True).float() / 127 if x.shape[1] else x.new_zeros(len(x), 1, dtype=torch.float32)
-    q = torch.round(x / scale.clamp(min=torch.finfo(torch.float32).tiny)).to(torch.int8)
-    return torch.cat([q.view(torch.uint8), scale.view(torch.uint8)], dim=1)
+    scale = (x.abs().amax(1) / 127).float()
+    q = torch.round(x / scale.clamp(min=torch.finfo(torch.float32).tiny)[:, None]).to(torch.int8)
+    return torch.cat([q.view(torch.uint8), scale.view(torch.uint8).view(-1, 4)], dim=1)
 
 
 def unpack(packed: Tensor, dtype: torch.dtype, wire: Wire) -> Tensor:
     """What `pack` made, as `dtype` [n, dim]."""
     if wire != "int8":
         return packed.to(dtype)
-    q, scale = packed[:, :-4].contiguous().view(torch.int8), packed[:, -4:].contiguous().view(torch.float32)
-    return q.to(dtype) * scale.to(dtype)
+    q, scale = packed[:, :-4].view(torch.int8), packed[:, -4:].flatten().clone().view(torch.float32)
+    return q.to(dtype) * scale.to(dtype)[:, None]
 
 
 def send_values(group: Group, x: Tensor, send: Sequence[int], receive: Sequence[int], label: str, wire: Wire) -> Tensor:

@@ -10,7 +10,7 @@ from comm.counts import Counts
 from comm.strategy import off_diagonal
 from kernels import Bags
 
-from .embedding import ShardedEmbedding, select_tables
+from .embedding import ShardedEmbedding
 from .step import TrainingStep
 
 
@@ -18,7 +18,7 @@ def counts_of(embedding: ShardedEmbedding, batches: Sequence[Bags]) -> dict[str,
     """Counts of each team, by label, for one global batch: `batches` are the table-major bags of every rank."""
     tables = len(embedding.tables)
     return {
-        team.label: Counts.of(team.strategy.shards, [select_tables(bags, team.numbers, tables) for bags in batches])
+        team.label: Counts.of(team.strategy.shards, [team.select(bags, tables) for bags in batches])
         for team in embedding.teams
     }
 

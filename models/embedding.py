@@ -36,7 +36,7 @@ class Team:
 
     def select(self, bags: Bags, tables: int) -> Bags:
         """The team's bags, block by block, out of those of all `tables`."""
-        return select_tables(bags, [number for number, _ in self.blocks], tables)
+        return _select(bags, [number for number, _ in self.blocks], tables)
 
     @property
     def label(self) -> str:
@@ -168,7 +168,7 @@ def _teams(plan: Plan) -> dict[str, tuple[tuple[int, int], ...]]:
     return teams
 
 
-def select_tables(bags: Bags, numbers: Sequence[int], tables: int) -> Bags:
+def _select(bags: Bags, numbers: Sequence[int], tables: int) -> Bags:
     """The bags of some tables, in order."""
     if list(numbers) == list(range(tables)):
         return bags

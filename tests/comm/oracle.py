@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from comm.plan import Plan
+from comm.store import SparseOptimizer
 from kernels import TableSpec, update_rows
 from models import embedding
 from models.initialise import row_scale
@@ -41,14 +42,27 @@ def by_node(of_rank: dict[int, Tensor], ranks_per_node: int) -> Tensor:
     return in_order([in_order(nodes[node]) for node in sorted(nodes)])
 
 
-def owner(plan: Plan, number: int, row: int) -> int:
-    """The rank that pools `row` of table `number`; a strategy that brings rows to the sample has one pool, 0."""
+def owner(plan: Plan, number: int, row: int, column: int) -> int:
+    """The rank that pools a block of `row` of table `number`; a strategy that brings rows to the sample has one, 0."""
     placement = plan.placements[number]
-    parts = len(placement.ranks)
-    if placement.strategy in ("replicated", "unique"):
+    parts = placement.parts
+    if placement.strategy in ("replicated", "unique", "unique_node"):
         return 0
     part = row % parts if placement.split == "modulo" else row // -(-plan.tables[number].rows // parts)
-    return placement.ranks[part]
+    return placement.ranks[column * parts + part]
+
+
+def update(
+    plan: Plan, number: int, values: Tensor, state: Tensor | None, rows: Tensor, grads: Tensor, rule: str
+) -> None:
+    """The optimizer's rule; the mean square of a row in blocks is the sum of the blocks' square sums, in order."""
+    columns = plan.placements[number].columns
+    if columns == 1 or not rule.startswith("rowwise"):
+        update_rows(values, state, rows, grads, rule, LR, backend="cpu")
+        return
+    state[rows] += in_order([block.square().sum(1) for block in grads.chunk(columns, dim=1)]) / grads.shape[1]
+    rate = LR / (state[rows].sqrt() + SparseOptimizer().eps)
+    values[rows] -= rate[:, None] * grads
 
 
 def train(plan: Plan, work: Work, ranks_per_node: int | None, make=real_model, loss=cross_entropy_sum) -> Result:
@@ -89,7 +103,7 @@ def train(plan: Plan, work: Work, ranks_per_node: int | None, make=real_model, l
             touched = {row: by_node(ranks, per_node) for (table, row), ranks in row_sums.items() if table == number}
             if touched:
                 rows, row_grads = torch.tensor(list(touched)), torch.stack(list(touched.values()))
-                update_rows(values[number], states[number], rows, row_grads, work.optimizer, LR, backend="cpu")
+                update(plan, number, values[number], states[number], rows, row_grads, work.optimizer)
         losses.append(float(by_node(rank_losses, per_node)))
         total = by_node(dense_sums, per_node)
         for parameter, part in zip(parameters, total.split([p.numel() for p in parameters]), strict=True):
@@ -108,10 +122,13 @@ def _bag(bags, number: int) -> tuple[list[int], Tensor]:
 
 def _pool(plan: Plan, number: int, values: Tensor, ids: list[int], weights: Tensor, per_node: int) -> Tensor:
     """One pooled bag: partial sums by owner, added by node; a mean divides the whole by the bag's length."""
-    parts = defaultdict(list)
-    for row, weight in zip(ids, weights, strict=True):
-        parts[owner(plan, number, row)].append(values[row] * weight)
-    if not parts:
+    if not ids:
         return values.new_zeros(values.shape[1])
-    total = by_node({rank: in_order(terms) for rank, terms in parts.items()}, per_node)
+    blocks = []
+    for column, block in enumerate(values.chunk(plan.placements[number].columns, dim=1)):
+        parts = defaultdict(list)
+        for row, weight in zip(ids, weights, strict=True):
+            parts[owner(plan, number, row, column)].append(block[row] * weight)
+        blocks.append(by_node({rank: in_order(terms) for rank, terms in parts.items()}, per_node))
+    total = torch.cat(blocks)
     return total / len(ids) if plan.tables[number].pooling == "mean" else total

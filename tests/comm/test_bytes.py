@@ -7,17 +7,18 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from comm.counts import Counts
 from comm.group import SimGroup, simulate
 from comm.plan import STRATEGIES, Plan, Split
 from comm.schedule import Schedule
 from comm.store import SparseOptimizer
 from comm.strategy import INPUTS
+from comm.wire import Wire
 from kernels import Bags, TableSpec
+from models.cost import counts_of
 from models.embedding import ShardedEmbedding
 from models.executor import Executor
 
-DIM = 3
+DIM = 4
 
 
 class Lookups(NamedTuple):
@@ -54,9 +55,9 @@ def tables_of(rows: list[int]) -> tuple[TableSpec, ...]:
     return tuple(TableSpec(f"t{i}", n, DIM) for i, n in enumerate(rows))
 
 
-def step(group: SimGroup, plan: Plan, bags: Bags) -> dict[str, torch.Tensor]:
+def step(group: SimGroup, plan: Plan, bags: Bags, optimizer: str) -> dict[str, torch.Tensor]:
     """One step of the embedding alone; what the strategy says this batch sends is compared by the caller."""
-    embedding = ShardedEmbedding(plan, group, SparseOptimizer("sgd"), backend="cpu")
+    embedding = ShardedEmbedding(plan, group, SparseOptimizer(optimizer), backend="cpu")
     schedule = Schedule(embedding.forward_phases() + embedding.backward_phases(), (*INPUTS, "bags", "pooled_grad"))
     batch = len(bags) // len(plan.tables)
     grad = torch.ones(batch, DIM * len(plan.tables))
@@ -65,17 +66,25 @@ def step(group: SimGroup, plan: Plan, bags: Bags) -> dict[str, torch.Tensor]:
     return dict(group.sent)
 
 
-def check(world: int, strategy: str, drawn: Lookups) -> None:
-    plan = Plan.uniform(tables_of(drawn.rows), strategy, world, drawn.split)
+def check(
+    world: int,
+    strategy: str,
+    drawn: Lookups,
+    ranks_per_node: int | None = None,
+    wire: Wire = "table",
+    optimizer: str = "sgd",
+) -> None:
+    plan = Plan.uniform(tables_of(drawn.rows), strategy, world, drawn.split, wire)
     batches = [bags_of(ids, drawn.weighted) for ids in drawn.ids]
-    sent = simulate(world, lambda group: step(group, plan, batches[group.rank]))
+    sent = simulate(world, lambda group: step(group, plan, batches[group.rank], optimizer), ranks_per_node)
 
     def predict(group: SimGroup) -> dict[str, torch.Tensor]:
-        team = ShardedEmbedding(plan, group, backend="cpu").teams[0].strategy
-        phases = team.sent(Counts.of(team.shards, batches))
+        embedding = ShardedEmbedding(plan, group, SparseOptimizer(optimizer), backend="cpu")
+        counts, team = counts_of(embedding, batches), embedding.teams[0]
+        phases = team.strategy.sent(counts[team.label])
         return {f"{team.label}.{phase}": bytes_ for phase, bytes_ in phases.items()}
 
-    predicted = simulate(world, predict)[0]
+    predicted = simulate(world, predict, ranks_per_node)[0]
     counted = {label: torch.stack([of_rank[label] for of_rank in sent]) for label in sent[0]}
     assert predicted.keys() == counted.keys()
     for label, bytes_ in predicted.items():
@@ -102,26 +111,34 @@ def test_bytes_sent_are_those_predicted(strategy, world):
     @example(NASTY[world]._replace(split="modulo", weighted=world == 2))
     def holds(drawn):
         check(world, strategy, drawn)
+        if world > 1:
+            check(world, strategy, drawn, 2 if world > 2 else 1, "int8", "rowwise_adagrad")
 
     holds()
 
 
+COLUMNS = {"keys": (16 + 4 + 3 * 4, 16 + 2 * 4 + 3 * 4), "send": (2 * 8, 8), "grad_send": (8, 2 * 8)}
+
+
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_bytes_are_those_written_out_by_hand(strategy):
-    # Two ranks, one table of 4 rows by modulo (tablewise: all on rank 0), dim 3 float32 = 12 B a row, ids of 4 B.
+    # Two ranks, one table of 4 rows by modulo (tablewise: all on rank 0), dim 4 float32 = 16 B a row, ids of 4 B.
     # Rank 0 looks up [0, 1, 1] in one bag; rank 1 looks up [3] and [2, 3] in two.
     drawn = Lookups([4], [[[[0, 1, 1]]], [[[3], [2, 3]]]], False, "modulo")
     plan = Plan.uniform(tables_of(drawn.rows), strategy, 2, drawn.split)
     batches = [bags_of(ids, drawn.weighted) for ids in drawn.ids]
-    sent = simulate(2, lambda group: step(group, plan, batches[group.rank]))
+    sent = simulate(2, lambda group: step(group, plan, batches[group.rank], "sgd"))
     expected = {  # what rank 0 sends to rank 1, and rank 1 to rank 0
         # keys: two sizes of 8 B, a length of 4 B a bag, the ids; then a sum a bag, back and forth
-        "rowwise": {"keys": (16 + 4 + 2 * 4, 16 + 2 * 4 + 1 * 4), "send": (2 * 12, 12), "grad_send": (12, 2 * 12)},
-        "tablewise": {"keys": (16, 16 + 2 * 4 + 3 * 4), "send": (2 * 12, 0), "grad_send": (0, 2 * 12)},
+        "rowwise": {"keys": (16 + 4 + 2 * 4, 16 + 2 * 4 + 1 * 4), "send": (2 * 16, 16), "grad_send": (16, 2 * 16)},
+        "tablewise": {"keys": (16, 16 + 2 * 4 + 3 * 4), "send": (2 * 16, 0), "grad_send": (0, 2 * 16)},
+        # two columns on each rank: every id goes to both, half a row comes back
+        "columnwise": COLUMNS,
+        "gridwise": COLUMNS,
         # keys: a count of 8 B and the distinct ids that the other holds; then a row each
-        "unique": {"keys": (8 + 4, 8 + 4), "send": (12, 12), "grad_send": (12, 12)},
+        "unique": {"keys": (8 + 4, 8 + 4), "send": (16, 16), "grad_send": (16, 16)},
         # keys: a count and all distinct ids; the union {0, 1, 2, 3} is reduced in two halves
-        "replicated": {"keys": (8 + 2 * 4, 8 + 2 * 4), "grad_send.scatter": (24, 24), "grad_send.gather": (24, 24)},
+        "replicated": {"keys": (8 + 2 * 4, 8 + 2 * 4), "grad_send.scatter": (32, 32), "grad_send.gather": (32, 32)},
     }
     found = {label.split("float32.")[1]: (int(sent[0][label][1]), int(sent[1][label][0])) for label in sent[0]}
     assert found == expected[strategy]
@@ -142,7 +159,7 @@ def test_collective_calls_do_not_grow_with_the_tables(strategy, monkeypatch):
         calls.clear()
         plan = Plan.uniform(tables_of([5] * tables), strategy, 2)
         bags = bags_of([[[0, 3], [1]]] * tables, False)
-        simulate(2, lambda group, plan=plan, bags=bags: step(group, plan, bags))
+        simulate(2, lambda group, plan=plan, bags=bags: step(group, plan, bags, "sgd"))
         assert calls.count(0) == calls.count(1)
         numbers.append(calls.count(0))
     assert numbers[0] == numbers[1] > 0

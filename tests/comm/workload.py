@@ -37,7 +37,13 @@ ARMS: tuple[tuple[str, Split], ...] = (
     ("replicated", "modulo"),
     ("rowwise", "modulo"),
     ("rowwise", "range"),
+    ("columnwise", "modulo"),
+    ("gridwise", "modulo"),
+    ("gridwise", "range"),
 )
+
+WHOLE_BAGS = ("unique", "tablewise", "replicated")
+"""Strategies that pool a bag in one place and update a row in one place: the same bits as each other."""
 
 
 @dataclass(frozen=True)

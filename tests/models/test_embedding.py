@@ -119,10 +119,10 @@ def test_tables_of_one_strategy_and_width_travel_as_one_team():
         ("tablewise", (0,), "range"),
     )
     teams = simulate(4, lambda group: ShardedEmbedding(plan, group, backend="cpu").teams)[0]
-    assert {team.label: team.numbers for team in teams} == {
-        "unique/8/float32": (0, 2),
-        "unique/3/float32": (1,),
-        "tablewise/3/float32": (3,),
+    assert {team.label: team.blocks for team in teams} == {
+        "unique/8/float32": ((0, 0), (2, 0)),
+        "unique/3/float32": ((1, 0),),
+        "tablewise/3/float32": ((3, 0),),
     }
 
 
