@@ -141,6 +141,8 @@ def run(cluster: Cluster, function: Callable[..., Any], *arguments: Any) -> list
 def link_bytes() -> LinkBytes:
     """What crossed the link of the node that this rank is on, counted by the kernel. Sum over nodes, not ranks.
 
+    Read it between two barriers: data that others sent already counts, whether or not this rank has asked for it.
+
     Raises:
         RuntimeError: this process is no rank of a shaped cluster.
     """
@@ -204,6 +206,7 @@ def _env(cluster: Cluster, rank: int, host: str, port: int, interface: str) -> d
         "OMP_NUM_THREADS": 1,
         "NUMBA_NUM_THREADS": 1,
         "CUDA_VISIBLE_DEVICES": "",
+        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),  # else: our addresses have no host names
         LINK: cluster.link,
     }
     return {**os.environ, **{name: str(value) for name, value in set_here.items()}}
