@@ -62,6 +62,12 @@ def test_a_collective_takes_what_its_slowest_link_takes(pairs, calls, seconds):
     assert all_to_all(4, pairs, calls).network_seconds(topology()) == pytest.approx(seconds)
 
 
+def test_a_ring_over_nodes_is_one_link():
+    ring = Collective("all_reduce", traffic(4, [(0, 1, 90), (1, 2, 90), (2, 3, 90), (3, 0, 90)]), 1)
+    links = {"nic/all_reduce": Link(4.0, 2.0, "made up")}
+    assert ring.seconds(Topology(2, 2, links, DEVICE)) == 4 + 90 / 2
+
+
 def test_one_rank_has_nobody_to_wait_for():
     assert all_to_all(1, []).network_seconds(Topology(1, 1, {}, DEVICE)) == 0.0
 
