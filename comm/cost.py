@@ -25,13 +25,16 @@ class Collective:
     def seconds(self, topology: Topology) -> float:
         """Seconds from the last rank's arrival: those of the slowest of the links that it uses at the same time.
 
-        It uses the links over which bytes go; if none go anywhere, the widest one.
+        It uses the links over which bytes go, or the widest one if none go anywhere. A ring goes through all its links
+        in step, so its time between nodes has those inside in it.
         """
         if topology.world == 1:
             return 0.0
         bytes_ = loads(self.bytes, topology.ranks_per_node)
         widest = "nic" if topology.nodes > 1 else "intra"
         used = [kind for kind, load in bytes_.items() if load] or [widest]
+        if self.name != "all_to_all" and "nic" in used:
+            used = ["nic"]
         return max(topology.link(kind, self.name).seconds(bytes_[kind], self.calls) for kind in used)
 
 

@@ -47,11 +47,27 @@ def record(name: tyro.conf.Positional[tuple[str, ...]] = (), out: Path = RESULTS
     execute([Job(e, e.sets["grid"]) for e in map(load, name or names())], out)
 
 
-def calibrate() -> None:
-    """Measure this machine: what the cost model's topology presets are made of."""
+def calibrate(
+    nodes: int = 1,
+    ranks_per_node: int = 2,
+    rate: str = "200mbit",
+    shaping: bool = True,
+    largest: int = 1 << 22,
+    out: Path = RUNS / "topology.json",
+) -> None:
+    """Measure collectives on every link, kernels and dense layers of this machine, or of a cluster emulated on it.
+
+    Args:
+        nodes: nodes of the emulated cluster; one needs neither root nor iproute2.
+        ranks_per_node: processes on each.
+        rate: of the link between nodes, with its unit, such as 200mbit.
+        shaping: give the link between nodes that rate; without, all is loopback.
+        largest: bytes a rank sends in the largest of the 20 sizes.
+        out: where the topology goes.
+    """
     from experiments.calibrate import main as measure_machine
 
-    measure_machine()
+    measure_machine(nodes, ranks_per_node, rate, shaping, largest, out)
 
 
 def usage() -> None:

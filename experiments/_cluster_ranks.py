@@ -15,7 +15,7 @@ from typing import IO
 from experiments._cluster_network import undisturbed
 
 POLL_S = 0.05
-GRACE_S = 3.0
+GRACE_S = 2.0
 """Between SIGTERM and SIGKILL."""
 
 

@@ -32,12 +32,12 @@ from experiments._cluster_network import (
     shape,
 )
 from experiments._cluster_ranks import Rank, RankDied, run_ranks
-from experiments.environment import ROOT
-from experiments.record import Kind
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # what a rank imports, every rank waits for: no torch and no pandas through this file
     from comm.group import Group
+    from experiments.record import Kind
 
+ROOT = Path(__file__).parents[1]
 LINK = "CLUSTER_LINK"
 """Variable that tells a rank its links, in the words of `Cluster.link`; records made there carry it."""
 _SWITCH = "CLUSTER_SWITCH"
@@ -83,7 +83,7 @@ class Cluster:
         return f"{self.nodes}x{self.ranks_per_node} veth {self.rate}" if self.shaping else "loopback"
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> "Kind":
         """The kind of records made here: emulated if shaped; what plain loopback does is simply measured."""
         return "emulated" if self.shaping else "measured"
 
@@ -116,7 +116,7 @@ def run(cluster: Cluster, function: Callable[..., Any], *arguments: Any) -> list
     Raises:
         RuntimeError: this machine cannot (see `available`); or a rank died, by name, and the others were ended.
     """
-    from comm.group import cause_of_death  # here: torch takes seconds to import and the command line needs none
+    from comm.group import cause_of_death
 
     if function.__module__ == "__main__":
         raise ValueError(f"expected a function that ranks can import, given {function.__qualname__} of __main__")
@@ -140,6 +140,8 @@ def run(cluster: Cluster, function: Callable[..., Any], *arguments: Any) -> list
 
 def link_bytes() -> LinkBytes:
     """What crossed the link of the node that this rank is on, counted by the kernel. Sum over nodes, not ranks.
+
+    Read it between two barriers: data that others sent already counts, whether or not this rank has asked for it.
 
     Raises:
         RuntimeError: this process is no rank of a shaped cluster.
@@ -204,6 +206,7 @@ def _env(cluster: Cluster, rank: int, host: str, port: int, interface: str) -> d
         "OMP_NUM_THREADS": 1,
         "NUMBA_NUM_THREADS": 1,
         "CUDA_VISIBLE_DEVICES": "",
+        "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR"),  # else: our addresses have no host names
         LINK: cluster.link,
     }
     return {**os.environ, **{name: str(value) for name, value in set_here.items()}}

@@ -36,7 +36,7 @@ def environment() -> dict[str, Value]:
         **{name: _version(name) for name in ("torch", "triton", "numba", "numpy")},
         "backend": _backend.default(device),
         "backend_override": os.environ.get(_backend.VARIABLE, "none"),
-        "link": "unshaped",
+        "link": os.environ.get("CLUSTER_LINK", "unshaped"),  # set for the ranks of experiments/cluster.py
         "device_time": "real",
         "thp": _thp_mode(),
         "thp_alloc": os.environ.get("THP_MEM_ALLOC_ENABLE", "0"),

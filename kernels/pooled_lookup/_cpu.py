@@ -1,9 +1,21 @@
-"""pooled_lookup with Numba on the CPU: a thread takes whole bags; rows are prefetched ahead of the sum."""
+"""pooled_lookup with Numba on the CPU: a thread takes whole bags and sums blocks of columns in registers."""
 
 from numba import prange
 from torch import Tensor
 
-from .._numba_cpu import ROW_WORK, ROWS_AHEAD, cut, dot, kernel, prefetch_row, threads_for
+from .._numba_cpu import (
+    ROW_WORK,
+    ROWS_AHEAD,
+    cut,
+    dot,
+    kernel,
+    prefetch_row,
+    sum_eight_lines,
+    sum_one_line,
+    threads_for,
+    weigh_eight_lines,
+    weigh_one_line,
+)
 
 
 def pooled_lookup(table: Tensor, ids: Tensor, offsets: Tensor, weights: Tensor | None, pooling: str) -> Tensor:
@@ -25,40 +37,30 @@ def weights_grad(grad_out: Tensor, table: Tensor, ids: Tensor, offsets: Tensor) 
 
 @kernel
 def _pool(out, table, ids, offsets, weights, mean, cuts):
-    dim = table.shape[1]
+    dim, line = table.shape[1], 64 // table.itemsize
     for t in prange(len(cuts) - 1):
         last = offsets[cuts[t + 1]]
-        for i in range(offsets[cuts[t]], min(offsets[cuts[t]] + ROWS_AHEAD, last)):
-            prefetch_row(table, ids[i])
         for bag in range(cuts[t], cuts[t + 1]):
-            for j in range(dim):
-                out[bag, j] = 0
             low, high = offsets[bag], offsets[bag + 1]
-            i = low
-            while (
-                i + 4 <= high
-            ):  # four rows at a time: `out` is read and written once for all, added to in the same order
-                for k in range(i + ROWS_AHEAD, min(i + ROWS_AHEAD + 4, last)):
-                    prefetch_row(table, ids[k])
-                a, b, c, d = ids[i], ids[i + 1], ids[i + 2], ids[i + 3]
+            column = 0
+            while column + 8 * line <= dim:
                 if len(weights):
-                    p, q, r, s = weights[i], weights[i + 1], weights[i + 2], weights[i + 3]
-                    for j in range(dim):
-                        out[bag, j] = (
-                            (out[bag, j] + p * table[a, j]) + q * table[b, j] + r * table[c, j] + s * table[d, j]
-                        )
+                    weigh_eight_lines(out, bag, table, ids, weights, low, high, last, column)
                 else:
-                    for j in range(dim):
-                        out[bag, j] = out[bag, j] + table[a, j] + table[b, j] + table[c, j] + table[d, j]
-                i += 4
-            while i < high:
-                if i + ROWS_AHEAD < last:
-                    prefetch_row(table, ids[i + ROWS_AHEAD])
-                a = ids[i]
-                p = weights[i] if len(weights) else table.dtype.type(1)  # times 1 is exact
-                for j in range(dim):
-                    out[bag, j] += p * table[a, j]
-                i += 1
+                    sum_eight_lines(out, bag, table, ids, weights, low, high, last, column)
+                column += 8 * line
+            while column + line <= dim:
+                if len(weights):
+                    weigh_one_line(out, bag, table, ids, weights, low, high, last, column)
+                else:
+                    sum_one_line(out, bag, table, ids, weights, low, high, last, column)
+                column += line
+            for j in range(column, dim):
+                out[bag, j] = 0
+            for i in range(low, high):
+                weight = weights[i] if len(weights) else table.dtype.type(1)  # times 1 is exact
+                for j in range(column, dim):
+                    out[bag, j] += weight * table[ids[i], j]
             if mean and high > low:
                 for j in range(dim):
                     out[bag, j] /= high - low

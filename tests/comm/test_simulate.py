@@ -15,8 +15,11 @@ from kernels.cost import Cost, Device
 DEVICE = Device("made up", bandwidth=100.0, flops=10.0, source="made up")
 
 
-def topology(nodes=2, ranks_per_node=2, intra=Link(1.0, 10.0, "made up"), nic=Link(4.0, 2.0, "made up"), kernels=None):
-    links = {f"{kind}/all_to_all": link for kind, link in (("intra", intra), ("nic", nic))}
+LINKS = {"intra": Link(1.0, 10.0, "made up"), "nic": Link(4.0, 2.0, "made up")}
+
+
+def topology(nodes=2, ranks_per_node=2, kernels=None, **links):
+    links = {f"{kind}/all_to_all": link for kind, link in (LINKS | links).items()}
     return Topology(nodes, ranks_per_node, links, DEVICE, kernels or {})
 
 
@@ -57,6 +60,12 @@ def test_loads_are_those_of_the_busiest_rank_inside_and_node_between():
 )
 def test_a_collective_takes_what_its_slowest_link_takes(pairs, calls, seconds):
     assert all_to_all(4, pairs, calls).network_seconds(topology()) == pytest.approx(seconds)
+
+
+def test_a_ring_over_nodes_is_one_link():
+    ring = Collective("all_reduce", traffic(4, [(0, 1, 90), (1, 2, 90), (2, 3, 90), (3, 0, 90)]), 1)
+    links = {"nic/all_reduce": Link(4.0, 2.0, "made up")}
+    assert ring.seconds(Topology(2, 2, links, DEVICE)) == 4 + 90 / 2
 
 
 def test_one_rank_has_nobody_to_wait_for():
@@ -146,7 +155,7 @@ def test_a_chain_is_the_sum_over_phases_of_maxima_over_ranks(seed, overlap):
 @given(st.integers(0, 2**32), st.booleans(), st.sampled_from(["intra", "nic"]), st.floats(1, 50), st.floats(1, 50))
 def test_a_slower_link_never_makes_a_step_faster(seed, overlap, kind, more_alpha, less_beta):
     schedule, prices = random_step(seed)
-    slow = Link({"intra": 1.0, "nic": 4.0}[kind] * more_alpha, {"intra": 10.0, "nic": 2.0}[kind] / less_beta, "made up")
+    slow = Link(LINKS[kind].alpha * more_alpha, LINKS[kind].beta / less_beta, "made up")
     fast = simulate(schedule, prices, topology(), overlap)
     slower = simulate(schedule, prices, topology(**{kind: slow}), overlap)
     assert slower.seconds >= fast.seconds * (1 - 20 * 2**-52)
