@@ -15,6 +15,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -35,13 +36,19 @@ class Group(ABC):
     itself); `calls[label, collective]` counts the calls, an all_gather as the all_to_all that it is.
     """
 
-    def __init__(self, rank: int, size: int, ranks_per_node: int | None = None) -> None:
+    def __init__(
+        self, rank: int, size: int, ranks_per_node: int | None = None, whole: "Group | None" = None,
+        members: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         self.rank, self.size = rank, size
+        self.members = tuple(members) or tuple(range(size))  # ranks in the whole group
         self.ranks_per_node = size if ranks_per_node is None else ranks_per_node
         if self.ranks_per_node < 1 or size % self.ranks_per_node:
             raise ValueError(f"ranks_per_node: expected a divisor of {size} ranks, given {self.ranks_per_node}")
-        self.sent: dict[str, Tensor] = defaultdict(lambda: torch.zeros(size, dtype=torch.int64))
-        self.calls: Counter[tuple[str, str]] = Counter()
+        self.sent: dict[str, Tensor] = (
+            whole.sent if whole else defaultdict(lambda: torch.zeros(size, dtype=torch.int64))
+        )
+        self.calls: Counter[tuple[str, str]] = whole.calls if whole else Counter()
 
     @property
     def nodes(self) -> int:
@@ -95,7 +102,22 @@ class Group(ABC):
         self.calls[label, collective] += 1
         counted = torch.tensor(bytes_, dtype=torch.int64)
         counted[self.rank] = 0
-        self.sent[label] += counted
+        self.sent[label][list(self.members)] += counted
+
+    @cached_property
+    def node(self) -> "Group":
+        """The ranks of this rank's node. All ranks must ask for it, at the same point."""
+        local = self.ranks_per_node
+        return self._split([range(node * local, (node + 1) * local) for node in range(self.nodes)], local)
+
+    @cached_property
+    def rail(self) -> "Group":
+        """The ranks that have this rank's place in every node. All ranks must ask for it, at the same point."""
+        return self._split([range(place, self.size, self.ranks_per_node) for place in range(self.ranks_per_node)], 1)
+
+    @abstractmethod
+    def _split(self, parts: Sequence[Sequence[int]], ranks_per_node: int) -> "Group":
+        """The one of `parts`, disjoint lists of ranks, that holds this rank; bytes count with the whole group's."""
 
     def barrier(self) -> None:
         """Return once every rank is here."""
@@ -129,8 +151,18 @@ def _peers() -> Iterator[None]:
 class TorchGroup(Group):
     """Ranks as processes under torch.distributed: NCCL on GPUs, gloo on CPUs, started by torchrun."""
 
-    def __init__(self, ranks_per_node: int | None = None) -> None:
-        super().__init__(dist.get_rank(), dist.get_world_size(), ranks_per_node)
+    def __init__(
+        self, ranks_per_node: int | None = None, whole: "TorchGroup | None" = None, members: Sequence[int] = ()
+    ) -> None:
+        self._processes = dist.new_group(list(members)) if whole else None
+        rank, size = dist.get_rank(), dist.get_world_size()
+        if whole:
+            rank, size = (members.index(rank), len(members)) if rank in members else (0, len(members))
+        super().__init__(rank, size, ranks_per_node, whole, members)
+
+    def _split(self, parts: Sequence[Sequence[int]], ranks_per_node: int) -> "TorchGroup":
+        made = [TorchGroup(ranks_per_node, self, part) for part in parts]  # every rank takes part in making each
+        return next(group for group, part in zip(made, parts, strict=True) if self.rank in part)
 
     @staticmethod
     def start(timeout_s: float = 30.0) -> "TorchGroup":
@@ -151,24 +183,24 @@ class TorchGroup(Group):
 
     @_peers()
     def _barrier(self) -> None:
-        dist.barrier()
+        dist.barrier(self._processes)
 
     @_peers()
     def _all_to_all(self, x: Tensor, send: list[int], receive: list[int]) -> Tensor:
         out = x.new_empty((sum(receive), *x.shape[1:]))
-        dist.all_to_all_single(out, x, receive, send)
+        dist.all_to_all_single(out, x, receive, send, self._processes)
         return out
 
     @_peers()
     def _all_reduce(self, x: Tensor) -> Tensor:
         out = x.clone()
-        dist.all_reduce(out)
+        dist.all_reduce(out, group=self._processes)
         return out
 
     @_peers()
     def _reduce_scatter(self, x: Tensor) -> Tensor:
         out = torch.empty_like(x[0])
-        dist.reduce_scatter(out, list(x.unbind(0)))
+        dist.reduce_scatter(out, list(x.unbind(0)), group=self._processes)
         return out
 
 
@@ -263,14 +295,35 @@ class _Exchange:
     def __init__(self, size: int, timeout_s: float) -> None:
         self.slots: list[Any] = [None] * size
         self.barrier = threading.Barrier(size, timeout=timeout_s)
+        self._timeout_s, self._parts, self._lock = timeout_s, {}, threading.Lock()
+
+    def part(self, members: tuple[int, ...]) -> "_Exchange":
+        """What a part of the group shares: the first of its ranks to ask makes it."""
+        with self._lock:
+            return self._parts.setdefault(members, _Exchange(len(members), self._timeout_s))
+
+    def abort(self) -> None:
+        """End every wait with an error."""
+        with self._lock:
+            parts = list(self._parts.values())
+        for barrier in (self.barrier, *(part.barrier for part in parts)):
+            barrier.abort()
 
 
 class SimGroup(Group):
     """Ranks as threads of this process: exact and quick, for tests and byte counts. See `simulate`."""
 
-    def __init__(self, rank: int, size: int, ranks_per_node: int | None, shared: _Exchange) -> None:
-        super().__init__(rank, size, ranks_per_node)
+    def __init__(
+        self, rank: int, size: int, ranks_per_node: int | None, shared: _Exchange, whole: "SimGroup | None" = None,
+        members: Sequence[int] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(rank, size, ranks_per_node, whole, members)
         self._shared = shared
+
+    def _split(self, parts: Sequence[Sequence[int]], ranks_per_node: int) -> "SimGroup":
+        members = next(tuple(part) for part in parts if self.rank in part)
+        shared = self._shared.part(members)
+        return SimGroup(members.index(self.rank), len(members), ranks_per_node, shared, self, members)
 
     def _barrier(self) -> None:
         self._shared.barrier.wait()
@@ -312,7 +365,7 @@ def simulate(
             results[rank] = run(SimGroup(rank, size, ranks_per_node, shared))
         except BaseException as error:
             failures.append((rank, error))
-            shared.barrier.abort()
+            shared.abort()
 
     threads = [threading.Thread(target=rank_main, args=(rank,), name=f"rank {rank}") for rank in range(size)]
     for thread in threads:
