@@ -108,9 +108,9 @@ def prefetch_row(table, row):  # noqa: ANN001, ANN202
 def _row_sums(vectors: int, weighted: bool) -> Callable:
     """Make an intrinsic that sums `vectors` cache lines of rows in registers, which no loop in Python compiles to.
 
-    (out, bag, table, ids, weights, low, high, last, column): with the block's columns j,
-    out[bag, j] = sum over i = low .. high - 1 of  weights[i] * table[ids[i], j],  one i after another, while the lines of
-    rows up to ids[last - 1] are fetched ahead. Without `weighted` they count as ones.
+    (out, bag, table, ids, weights, low, high, last, column): for the columns j of the block,
+    out[bag, j] = sum over i = low .. high - 1 of  weights[i] * table[ids[i], j],  one i after another, while the lines
+    of rows up to ids[last - 1] are fetched ahead. Without `weighted` the weights count as ones.
     """
 
     @intrinsic
