@@ -44,6 +44,7 @@ class Arrived(NamedTuple):
     weights: Tensor | None
     source: Tensor
     bag_splits: list[int]
+    batches: list[int]
 
 
 class PooledExchange:
@@ -107,7 +108,7 @@ class PooledExchange:
             weights = group.all_to_all(routed.weights, routed.row_splits, row_counts, label)
         offsets = torch.cat([lengths.new_zeros(1, dtype=torch.int64), lengths.cumsum(0, dtype=torch.int64)])
         source = torch.repeat_interleave(torch.arange(group.size), torch.tensor(row_counts))
-        return Arrived(rows, offsets, weights, source, bag_splits)
+        return Arrived(rows, offsets, weights, source, bag_splits, batches)
 
     def gather(self, arrived: Arrived, step: int) -> tuple[Tensor, Lease]:
         """Pool the rows that this rank holds, for every rank's bags."""
@@ -126,11 +127,14 @@ class PooledExchange:
         """Canonical sum of the partial sums of each bag."""
         if not training:
             self.store.release(lease, dirty=False)
-        tables, width = len(self.shards.tables), returned.shape[1]
+        return self.sum_returned(returned, routed)
+
+    def sum_returned(self, returned: Tensor, routed: Routed) -> Tensor:
+        """The partial sums of every owner, added in canonical order, [tables * batch, dim]."""
         parts = []
         for held, part in zip(self.shards.tables_of_rank, torch.split(returned, routed.length_splits), strict=True):
-            full = returned.new_zeros(tables, routed.batch, width)
-            full[held] = part.view(len(held), routed.batch, width)
+            full = returned.new_zeros(len(self.shards.tables), routed.batch, returned.shape[1])
+            full[held] = part.view(len(held), routed.batch, returned.shape[1])
             parts.append(full)
         return rearrange(canonical_sum(parts, self.group.ranks_per_node), "t b d -> (t b) d")
 

@@ -154,7 +154,7 @@ class TorchGroup(Group):
     def __init__(
         self, ranks_per_node: int | None = None, whole: "TorchGroup | None" = None, members: Sequence[int] = ()
     ) -> None:
-        self._processes = dist.new_group(list(members)) if whole else None
+        self._processes: Any = dist.new_group(list(members)) if whole else None
         rank, size = dist.get_rank(), dist.get_world_size()
         if whole:
             rank, size = (members.index(rank), len(members)) if rank in members else (0, len(members))

@@ -132,6 +132,14 @@ def test_bytes_are_those_written_out_by_hand(strategy):
         # keys: two sizes of 8 B, a length of 4 B a bag, the ids; then a sum a bag, back and forth
         "rowwise": {"keys": (16 + 4 + 2 * 4, 16 + 2 * 4 + 1 * 4), "send": (2 * 16, 16), "grad_send": (16, 2 * 16)},
         "tablewise": {"keys": (16, 16 + 2 * 4 + 3 * 4), "send": (2 * 16, 0), "grad_send": (0, 2 * 16)},
+        # one node: its ranks add what they hold for each other, nothing crosses; labels say the two stages
+        "hierarchical": {
+            "keys": (16 + 4 + 2 * 4, 16 + 2 * 4 + 1 * 4),
+            "send.node": (2 * 16, 16),
+            "send.rail": (0, 0),
+            "grad_send.rail": (0, 0),
+            "grad_send.node": (16, 2 * 16),
+        },
         # two columns on each rank: every id goes to both, half a row comes back
         "columnwise": COLUMNS,
         "gridwise": COLUMNS,
@@ -150,7 +158,7 @@ def test_collective_calls_do_not_grow_with_the_tables(strategy, monkeypatch):
     all_to_all = SimGroup._all_to_all
 
     def counted(self, x, send, receive):
-        calls.append(self.rank)
+        calls.append(self.members[self.rank])
         return all_to_all(self, x, send, receive)
 
     monkeypatch.setattr(SimGroup, "_all_to_all", counted)

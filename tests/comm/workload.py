@@ -40,6 +40,7 @@ ARMS: tuple[tuple[str, Split], ...] = (
     ("columnwise", "modulo"),
     ("gridwise", "modulo"),
     ("gridwise", "range"),
+    ("hierarchical", "modulo"),
 )
 
 WHOLE_BAGS = ("unique", "tablewise", "replicated")
