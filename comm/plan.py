@@ -15,7 +15,7 @@ from kernels import TableSpec
 from .wire import WIRES, Wire
 
 Split = Literal["modulo", "range"]
-STRATEGIES = ("replicated", "tablewise", "columnwise", "rowwise", "gridwise", "hierarchical", "unique")
+STRATEGIES = ("replicated", "tablewise", "columnwise", "rowwise", "gridwise", "hierarchical", "unique", "unique_node")
 """The only list of strategies: `comm/<name>.py` each."""
 
 _ANY = (lambda columns: columns >= 1, lambda parts: parts >= 1, "at least one rank")

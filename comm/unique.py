@@ -67,7 +67,7 @@ class Unique:
             Phase("local_reduce", self.local_reduce, ("grad", "bags", "distinct"), ("row_sums",), "compute"),
             Phase("grad_send", self.grad_send, ("row_sums", "distinct", "asked"), ("grads",), "network"),
             Phase("owner_reduce", self.owner_reduce, ("grads", "asked", "lease"), ("row_grads",), "compute"),
-            *apply_phases(self, self.norm),
+            *self.apply_phases(),
         )
         return tuple(phase.scoped(self.label, ("lr",)) for phase in phases)
 
@@ -79,9 +79,14 @@ class Unique:
         row_starts = torch.searchsorted(index.rows, base)
         ids = index.rows - torch.repeat_interleave(base[:-1], row_starts.diff())
         buckets = bucketize(ids, row_starts, self.shards.row_shards, self.group.size, self.backend)
+        buckets = self.leaving(buckets)
         slot_of_row = torch.empty_like(buckets.order)
         slot_of_row[buckets.order] = torch.arange(len(ids))
         return Distinct(index, buckets, slot_of_row[index.inverse])
+
+    def leaving(self, buckets: Buckets) -> Buckets:
+        """`buckets` in the order in which keys leave: owner by owner."""
+        return buckets
 
     def keys(self, distinct: Distinct) -> Asked:
         """Exchange counts, then row numbers."""
@@ -131,8 +136,16 @@ class Unique:
             "keys": off_diagonal(8 + counts.unique * self.shards.wire_ids.itemsize),
             "send": off_diagonal(values.T),
             "grad_send": off_diagonal(values),
-            **({"norm": off_diagonal(self.norm.sent(counts, self.store.values.itemsize))} if self.norm else {}),
+            **self.norm_sent(counts),
         }
+
+    def apply_phases(self) -> tuple[Phase, ...]:
+        """From `row_grads` to the update of the store."""
+        return apply_phases(self, self.norm)
+
+    def norm_sent(self, counts: Counts) -> dict[str, Tensor]:
+        """Bytes of the exchange of square sums, where there is one."""
+        return {"norm": off_diagonal(self.norm.sent(counts, self.store.values.itemsize))} if self.norm else {}
 
 
 STRATEGY = Unique

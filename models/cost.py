@@ -16,9 +16,9 @@ from .step import TrainingStep
 
 def counts_of(embedding: ShardedEmbedding, batches: Sequence[Bags]) -> dict[str, Counts]:
     """Counts of each team, by label, for one global batch: `batches` are the table-major bags of every rank."""
-    tables = len(embedding.tables)
+    tables, local = len(embedding.tables), embedding.group.ranks_per_node
     return {
-        team.label: Counts.of(team.strategy.shards, [team.select(bags, tables) for bags in batches])
+        team.label: Counts.of(team.strategy.shards, [team.select(bags, tables) for bags in batches], local)
         for team in embedding.teams
     }
 

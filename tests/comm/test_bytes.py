@@ -145,6 +145,15 @@ def test_bytes_are_those_written_out_by_hand(strategy):
         "gridwise": COLUMNS,
         # keys: a count of 8 B and the distinct ids that the other holds; then a row each
         "unique": {"keys": (8 + 4, 8 + 4), "send": (16, 16), "grad_send": (16, 16)},
+        # one node: the place of the owner is asked for, which is the owner; the rail has one rank
+        "unique_node": {
+            "keys_node": (8 + 4, 8 + 4),
+            "keys_rail": (0, 0),
+            "send.rail": (0, 0),
+            "send.node": (16, 16),
+            "grad_node": (16, 16),
+            "grad_rail": (0, 0),
+        },
         # keys: a count and all distinct ids; the union {0, 1, 2, 3} is reduced in two halves
         "replicated": {"keys": (8 + 2 * 4, 8 + 2 * 4), "grad_send.scatter": (32, 32), "grad_send.gather": (32, 32)},
     }

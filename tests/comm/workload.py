@@ -41,9 +41,10 @@ ARMS: tuple[tuple[str, Split], ...] = (
     ("gridwise", "modulo"),
     ("gridwise", "range"),
     ("hierarchical", "modulo"),
+    ("unique_node", "modulo"),
 )
 
-WHOLE_BAGS = ("unique", "tablewise", "replicated")
+WHOLE_BAGS = ("unique", "unique_node", "tablewise", "replicated")
 """Strategies that pool a bag in one place and update a row in one place: the same bits as each other."""
 
 
