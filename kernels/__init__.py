@@ -12,11 +12,12 @@ from ._backend import BACKENDS
 from .bags import Bags, TableSpec, check_ids
 from .bucketize import Buckets, RowShards, bucketize
 from .pooled_lookup import pooled_lookup
+from .row_copy import row_copy
 from .segment_grads import segment_grads
 from .sparse_update import sparse_update, update_rows
 from .unique_ids import Unique, unique_ids
 
-OPS = ("pooled_lookup", "unique_ids", "bucketize", "segment_grads", "sparse_update")
+OPS = ("pooled_lookup", "unique_ids", "bucketize", "segment_grads", "sparse_update", "row_copy")
 """The only list of ops: tests, benchmarks and the ahead-of-time compile check walk it."""
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "bucketize",
     "check_ids",
     "pooled_lookup",
+    "row_copy",
     "segment_grads",
     "sparse_update",
     "unique_ids",

@@ -20,7 +20,7 @@ ON_GPU = torch.cuda.is_available() and os.environ["TRITON_INTERPRET"] != "1"
 DEVICE = "cuda" if ON_GPU else "cpu"
 RUNNABLE = tuple(b for b in kernels.BACKENDS if not (ON_GPU and b == "cpu"))  # `cpu` takes CPU tensors only
 CASES = {op: import_module(f"kernels.{op}.cases") for op in kernels.OPS}
-MUTATED = {"sparse_update": ("table", "state")}
+MUTATED = {"sparse_update": ("table", "state"), "row_copy": ("dst",)}
 
 every_case = pytest.mark.parametrize(
     ("op", "case"), [pytest.param(op, case, id=f"{op}-{case.name}") for op in kernels.OPS for case in CASES[op].CASES]
@@ -37,9 +37,10 @@ def results(op, backend, inputs):
         before, after = (x if isinstance(x, tuple) else (x,) for x in (value, given_[name]))
         for b, a in zip(before, after, strict=True):
             assert name in changed or not isinstance(b, torch.Tensor) or torch.equal(b, a), f"{op} changed {name}"
+    state = {name: given_[name] for name in changed if given_[name] is not None}
     if out is None:
-        return {name: given_[name] for name in changed if given_[name] is not None}
-    return out._asdict() if isinstance(out, tuple) else {"out": out}
+        return state
+    return state | (out._asdict() if isinstance(out, tuple) else {"out": out})
 
 
 def hold(got, truth, bound, what):
@@ -140,6 +141,11 @@ def inputs_from(op, bags, index, weighted, seed):
         )
         shards = kernels.RowShards(*(torch.tensor(index, dtype=torch.int64, device=DEVICE) for index in shards))
         return {"ids": ids, "table_starts": offsets, "shards": shards, "world": world}  # a table per drawn bag
+    if op == "row_copy":
+        dst = torch.randn(len(bags), DIM, generator=random).to(DEVICE)
+        src_rows = torch.randint(-1, ROWS, (len(bags),), generator=random).to(DEVICE)
+        dtype = (torch.float32, torch.bfloat16, torch.float16)[seed % 3]
+        return {"dst": dst.to(dtype), "src": table, "src_rows": src_rows, "dst_rows": None}
     sums = {"grad_out": grad_out, "offsets": offsets, "weights": weights, "pooling": pooling}
     sums |= {"order": unique.order, "starts": unique.starts}
     if op == "segment_grads":

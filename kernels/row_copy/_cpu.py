@@ -1,0 +1,180 @@
+"""row_copy with Numba on the CPU: a row at a time, through float32 numbers in the first-level cache.
+
+Tensors come as bytes, so that one compiled loop serves every pair of formats: the loads and stores below convert.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import prange, types
+from numba.extending import intrinsic
+from torch import Tensor
+
+from .._numba_cpu import ROW_WORK, ROWS_AHEAD, cut_evenly, inlined, kernel, prefetch_row, threads_for
+from . import FORMATS, dim_of
+
+CODES = {dtype: code for code, dtype in enumerate(FORMATS)}
+FLOAT64, FLOAT32, FLOAT16, BFLOAT16, INT8 = range(5)
+
+_F32 = ir.FloatType()
+_Convert = Callable[[ir.IRBuilder, ir.Value], ir.Value]
+
+
+def _loader(memory: ir.Type, convert: _Convert) -> Callable:
+    """Make an intrinsic: the number at byte `offset` of `array`, of type `memory`, converted to float32."""
+
+    @intrinsic
+    def load(typingctx, array, offset):
+        signature = types.float32(array, types.intp)
+
+        def codegen(context, builder, signature, args):
+            data = context.make_array(signature.args[0])(context, builder, args[0]).data
+            address = builder.bitcast(builder.gep(data, [args[1]]), memory.as_pointer())
+            return convert(builder, builder.load(address, align=1))
+
+        return signature, codegen
+
+    return load
+
+
+def _storer(memory: ir.Type, convert: _Convert) -> Callable:
+    """Make an intrinsic that writes float32 `value`, converted to type `memory`, to byte `offset` of `array`."""
+
+    @intrinsic
+    def store(typingctx, array, offset, value):
+        signature = types.void(array, types.intp, types.float32)
+
+        def codegen(context, builder, signature, args):
+            data = context.make_array(signature.args[0])(context, builder, args[0]).data
+            address = builder.bitcast(builder.gep(data, [args[1]]), memory.as_pointer())
+            builder.store(convert(builder, args[2]), address, align=1)
+            return context.get_dummy_value()
+
+        return signature, codegen
+
+    return store
+
+
+def _widen_bfloat16(builder: ir.IRBuilder, half: ir.Value) -> ir.Value:
+    return builder.bitcast(builder.shl(builder.zext(half, ir.IntType(32)), ir.IntType(32)(16)), _F32)
+
+
+def _round_bfloat16(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
+    # Adding just under half a unit, and one more where the kept bits are odd, carries exactly when it must.
+    word = ir.IntType(32)
+    bits = builder.bitcast(value, word)
+    odd = builder.and_(builder.lshr(bits, word(16)), word(1))
+    rounded = builder.add(bits, builder.add(odd, word(0x7FFF)))
+    rounded = builder.select(builder.fcmp_unordered("uno", value, value), word(0x7FC00000), rounded)
+    return builder.trunc(builder.lshr(rounded, word(16)), ir.IntType(16))
+
+
+load_float64 = _loader(ir.DoubleType(), lambda builder, x: builder.fptrunc(x, _F32))
+load_float32 = _loader(_F32, lambda builder, x: x)
+load_float16 = _loader(ir.HalfType(), lambda builder, x: builder.fpext(x, _F32))
+load_bfloat16 = _loader(ir.IntType(16), _widen_bfloat16)
+store_float64 = _storer(ir.DoubleType(), lambda builder, x: builder.fpext(x, ir.DoubleType()))
+store_float32 = _storer(_F32, lambda builder, x: x)
+store_float16 = _storer(ir.HalfType(), lambda builder, x: builder.fptrunc(x, ir.HalfType()))
+store_bfloat16 = _storer(ir.IntType(16), _round_bfloat16)
+
+
+def row_copy(src: Tensor, dst: Tensor, src_rows: Tensor | None, dst_rows: Tensor | None) -> None:
+    n, dim = len(src) if src_rows is None else len(src_rows), dim_of(src)
+    everything = np.arange(n)
+    index = [everything if rows is None else rows.long().numpy() for rows in (dst_rows, src_rows)]
+    given = (dst.detach().view(torch.uint8).numpy(), src.detach().view(torch.uint8).numpy(), *index)
+    with threads_for(n * dim, ROW_WORK) as threads:
+        cuts = cut_evenly(n, threads)
+        if src.dtype == dst.dtype:
+            _copy(*given, cuts)
+        else:
+            _convert(*given, CODES[dst.dtype], CODES[src.dtype], dim, cuts)
+
+
+@kernel
+def _copy(dst, src, dst_rows, src_rows, cuts):
+    for t in prange(len(cuts) - 1):
+        for i in range(cuts[t], cuts[t + 1]):
+            if i + ROWS_AHEAD < cuts[t + 1]:
+                prefetch_row(src, src_rows[i + ROWS_AHEAD])
+            if src_rows[i] >= 0 and dst_rows[i] >= 0:
+                dst[dst_rows[i]] = src[src_rows[i]]
+
+
+@kernel
+def _convert(dst, src, dst_rows, src_rows, to, given, dim, cuts):
+    for t in prange(len(cuts) - 1):
+        numbers = np.empty(dim, np.float32)
+        for i in range(cuts[t], cuts[t + 1]):
+            if i + ROWS_AHEAD < cuts[t + 1]:
+                prefetch_row(src, src_rows[i + ROWS_AHEAD])
+            if src_rows[i] >= 0 and dst_rows[i] >= 0:
+                _unpack(numbers, src, src_rows[i] * src.shape[1], given)
+                _pack(dst, dst_rows[i] * dst.shape[1], to, numbers)
+
+
+@inlined
+def _unpack(numbers, src, first, given):
+    dim = len(numbers)
+    if given == FLOAT64:
+        for j in range(dim):
+            numbers[j] = load_float64(src, first + 8 * j)
+    elif given == FLOAT32:
+        for j in range(dim):
+            numbers[j] = load_float32(src, first + 4 * j)
+    elif given == FLOAT16:
+        for j in range(dim):
+            numbers[j] = load_float16(src, first + 2 * j)
+    elif given == BFLOAT16:
+        for j in range(dim):
+            numbers[j] = load_bfloat16(src, first + 2 * j)
+    else:
+        scale, bias = load_float32(src, first + dim), load_float32(src, first + dim + 4)
+        row = src.reshape(-1)[first : first + dim]
+        for j in range(dim):
+            numbers[j] = np.float32(row[j]) * scale + bias
+
+
+@inlined
+def _pack(dst, first, to, numbers):
+    dim = len(numbers)
+    if to == FLOAT64:
+        for j in range(dim):
+            store_float64(dst, first + 8 * j, numbers[j])
+    elif to == FLOAT32:
+        for j in range(dim):
+            store_float32(dst, first + 4 * j, numbers[j])
+    elif to == FLOAT16:
+        for j in range(dim):
+            store_float16(dst, first + 2 * j, numbers[j])
+    elif to == BFLOAT16:
+        for j in range(dim):
+            store_bfloat16(dst, first + 2 * j, numbers[j])
+    else:
+        _quantize(dst, first, numbers)
+
+
+@inlined
+def _quantize(dst, first, numbers):
+    dim = len(numbers)
+    low = high = numbers[0]
+    nan = False
+    for j in range(dim):
+        low = numbers[j] if numbers[j] < low else low
+        high = numbers[j] if numbers[j] > high else high
+        nan |= numbers[j] != numbers[j]
+    bias = low + np.float32(0)
+    scale = (high - low) / np.float32(255)
+    known = np.isfinite(scale) and not nan
+    row = dst.reshape(-1)[first : first + dim]
+    if known and scale > 0:
+        for j in range(dim):
+            quotient = np.rint((numbers[j] - bias) / scale)
+            row[j] = np.uint8(min(quotient, np.float32(255)))
+    else:
+        row[:] = 0
+    store_float32(dst, first + dim, scale if known else np.float32(np.nan))
+    store_float32(dst, first + dim + 4, bias if known else np.float32(np.nan))
