@@ -15,7 +15,7 @@ from kernels import segment_grads, sparse_update, unique_ids
 
 from .group import Group
 from .store import Store
-from .wire import Wire, pack, send_values, unpack
+from .wire import Wire, pack, row_bytes, send_values, unpack
 
 
 class RowGrads(NamedTuple):
@@ -47,6 +47,44 @@ def canonical_all_reduce(group: Group, x: Tensor, label: str, wire: Wire = "tabl
     arrived = send_values(group, x, sizes, [mine] * group.size, f"{label}.scatter", wire)
     total = canonical_sum(torch.split(arrived, mine) if mine else [arrived] * group.size, group.ranks_per_node)
     return unpack(group.all_gather(pack(total, wire), sizes, f"{label}.gather"), x.dtype, wire)
+
+
+def all_reduce_touched(
+    group: Group, rows: Tensor, grads: Tensor, height: int, label: str, wire: Wire = "table", ring: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Sum of every rank's gradients of some of `height` rows: (rows that any rank touched, ascending; their sums).
+
+    `rows` [n] distinct, `grads` [n, dim]. A touch count travels beside the dense buffer, so that rows nobody touched
+    are left alone, whatever the optimizer does with a zero gradient. `ring` adds in the library's order, not the
+    canonical.
+    """
+    dense = grads.new_zeros(height, grads.shape[1] + 1)
+    dense[rows, :-1], dense[rows, -1] = grads, 1.0
+    if ring:
+        total = group.all_reduce(dense, label)
+    elif wire == "table":
+        total = canonical_all_reduce(group, dense, label)
+    else:
+        sums = canonical_all_reduce(group, dense[:, :-1].contiguous(), label, wire)
+        total = torch.cat([sums, canonical_all_reduce(group, dense[:, -1:].contiguous(), label)], dim=1)
+    touched = torch.nonzero(total[:, -1]).flatten()
+    return touched, total[touched, :-1].contiguous()
+
+
+def touched_bytes(height: int, dim: int, dtype: torch.dtype, world: int, wire: Wire = "table") -> dict[str, Tensor]:
+    """Bytes of `all_reduce_touched` (canonical) from rank to rank [world, world], by what follows its label."""
+    chunks = torch.tensor(chunk_sizes(height, world)) * (row_bytes(dim, dtype, wire) + dtype.itemsize)
+    scatter = (chunks[None, :] * torch.ones(world, 1, dtype=torch.int64)).fill_diagonal_(0)
+    return {"scatter": scatter, "gather": scatter.T}
+
+
+def ring_bytes(entries: int, itemsize: int, world: int) -> Tensor:
+    """Bytes of `Group.all_reduce` from rank to rank [world, world]."""
+    chunks = torch.tensor(chunk_sizes(entries, world)) * itemsize
+    rank, sent = torch.arange(world), torch.zeros(world, world, dtype=torch.int64)
+    after = (rank + 1) % world
+    sent[rank, after] = 2 * chunks.sum() - chunks[after] - chunks[(rank + 2) % world]
+    return sent.fill_diagonal_(0)
 
 
 def chunk_sizes(n: int, size: int) -> list[int]:

@@ -18,7 +18,8 @@ class Counts:
     `batch` [world] samples; `tables` [world] tables that a rank holds a part of; `keys` [world, world] ids; `unique`
     [world, world] distinct rows of the source's ids; `node_unique` [nodes, world] distinct rows of a node's ids;
     `touched` [world] distinct rows of a rank's ids; `union` distinct rows of all; `cell_rows` [cells] distinct rows of
-    all in each cell. `replicated` tables have no owner: `tables`, `keys` and `unique` are zero.
+    all in each cell. Tables everywhere have no owner: `tables`,
+    `keys` and `unique` are zero. Hot ids are asked of nobody: they count in `touched` and `union` alone.
     """
 
     batch: Tensor
@@ -44,6 +45,7 @@ class Counts:
         cell_rows = {(c.table, c.part): 0 for c in shards.cells}
         for number in range(tables):
             cells = [cell for cell in shards.cells if cell.table == number]
+            hot = torch.tensor(shards.placements[number].hot, dtype=torch.int64)
             distinct = []
             for source, bags in enumerate(batches):
                 batch = len(bags) // tables
@@ -51,18 +53,19 @@ class Counts:
                 distinct.append(ids.unique())
                 touched[source] += len(distinct[-1])
                 if cells:
-                    for counted, seen in ((keys, ids), (unique, distinct[-1])):
+                    for counted, seen in ((keys, _cold(ids, hot)), (unique, _cold(distinct[-1], hot))):
                         parts = seen // cells[0].span if cells[0].span else seen % cells[0].parts
                         for part, n in zip(*parts.unique(return_counts=True), strict=True):
                             counted[source, owners[number, int(part)]] += n
             for node in range(world // local) if cells else ():
-                of_node = torch.cat(distinct[node * local : (node + 1) * local]).unique()
+                of_node = _cold(torch.cat(distinct[node * local : (node + 1) * local]).unique(), hot)
                 parts = of_node // cells[0].span if cells[0].span else of_node % cells[0].parts
                 for part, n in zip(*parts.unique(return_counts=True), strict=True):
                     node_unique[node, owners[number, int(part)]] += n
             everything = torch.cat(distinct).unique()
             union += len(everything)
             if cells:
+                everything = _cold(everything, hot)
                 parts = everything // cells[0].span if cells[0].span else everything % cells[0].parts
                 for part, n in zip(*parts.unique(return_counts=True), strict=True):
                     cell_rows[number, int(part)] = int(n)
@@ -78,3 +81,7 @@ class Counts:
             table_count=tables,
             weighted=any(bags.weights is not None for bags in batches),
         )
+
+
+def _cold(ids: Tensor, hot: Tensor) -> Tensor:
+    return ids[~torch.isin(ids, hot)]

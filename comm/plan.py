@@ -15,13 +15,27 @@ from kernels import TableSpec
 from .wire import WIRES, Wire
 
 Split = Literal["modulo", "range"]
-STRATEGIES = ("replicated", "tablewise", "columnwise", "rowwise", "gridwise", "hierarchical", "unique", "unique_node")
+STRATEGIES = (
+    "replicated",
+    "replicated_dense",
+    "tablewise",
+    "columnwise",
+    "rowwise",
+    "gridwise",
+    "hierarchical",
+    "unique",
+    "unique_node",
+    "hot_cold",
+    "hot_cold_ring",
+)
 """The only list of strategies: `comm/<name>.py` each."""
 
 _ANY = (lambda columns: columns >= 1, lambda parts: parts >= 1, "at least one rank")
 _ROWS = (lambda columns: columns == 1, lambda parts: parts >= 1, "at least one rank and no blocks of columns")
+_NOWHERE = (lambda columns: columns == 1, lambda parts: parts == 0, "no ranks (every rank holds it)")
 SHAPES: dict[str, tuple[Callable[[int], bool], Callable[[int], bool], str]] = {
-    "replicated": (lambda columns: columns == 1, lambda parts: parts == 0, "no ranks (every rank holds it)"),
+    "replicated": _NOWHERE,
+    "replicated_dense": _NOWHERE,
     "tablewise": (lambda columns: columns == 1, lambda parts: parts == 1, "one rank"),
     "columnwise": (lambda columns: columns >= 1, lambda parts: parts == 1, "one rank for every block of columns"),
     "rowwise": _ROWS,
@@ -29,6 +43,8 @@ SHAPES: dict[str, tuple[Callable[[int], bool], Callable[[int], bool], str]] = {
     "hierarchical": _ANY,
     "unique": _ANY,
     "unique_node": _ANY,
+    "hot_cold": _ROWS,
+    "hot_cold_ring": _ROWS,
 }
 """What each strategy allows: blocks of columns, row parts a block, and that in words."""
 
@@ -40,6 +56,7 @@ class Placement:
     A table is cut into `columns` blocks of equal width, each into row parts: part p of block c is on
     `ranks[c * parts + p]`, any rank. `split` says which rows are part p of P: `modulo` rows with id % P == p, `range`
     the p-th run of ceil(rows / P) rows. `wire` is the format in which its values travel (comm/wire.py).
+    `hot` are the ids, ascending, that `hot_cold` copies to every rank.
     """
 
     table: str
@@ -48,6 +65,7 @@ class Placement:
     split: Split = "modulo"
     columns: int = 1
     wire: Wire = "table"
+    hot: tuple[int, ...] = ()
 
     @property
     def parts(self) -> int:
@@ -89,6 +107,12 @@ class Plan:
         bad = [rank for rank in placement.ranks if not 0 <= rank < self.world]
         if bad:
             raise ValueError(f"{where}: expected ranks 0 to {self.world - 1}, given {bad}")
+        if placement.hot and not placement.strategy.startswith("hot_cold"):
+            raise ValueError(f"{where}: expected hot ids with strategy hot_cold only, given {placement.strategy}")
+        if list(placement.hot) != sorted(set(placement.hot)) or not all(0 <= i < table.rows for i in placement.hot):
+            raise ValueError(
+                f"{where}: expected hot ids that ascend, within 0 to {table.rows - 1}, given {placement.hot}"
+            )
         if placement.wire not in WIRES:
             raise ValueError(f"{where}: unknown wire {placement.wire!r}: choose one of {', '.join(WIRES)}")
         columns, ranks = placement.columns, len(placement.ranks)
@@ -112,12 +136,13 @@ class Plan:
 
         Table i whole on rank i % world (`tablewise`); its columns over as many ranks as divide them, from rank i
         (`columnwise`); two blocks of columns, the rows of each over every second rank, where dim and world are even
-        (`gridwise`); its rows over all ranks (the others); everywhere (`replicated`).
+        (`gridwise`); its rows over all ranks (the others; every second one hot in `hot_cold`, for want of counts);
+        everywhere (`replicated`).
         """
 
         def place(i: int, table: TableSpec) -> Placement:
             columns, ranks = 1, tuple(range(world))
-            if strategy == "replicated":
+            if strategy in ("replicated", "replicated_dense"):
                 ranks = ()
             elif strategy == "tablewise":
                 ranks = (i % world,)
@@ -126,7 +151,8 @@ class Plan:
                 ranks = tuple((i + c) % world for c in range(columns))
             elif strategy == "gridwise" and world % 2 == 0 and table.dim % 2 == 0:
                 columns, ranks = 2, (*range(0, world, 2), *range(1, world, 2))
-            return Placement(table.name, strategy, ranks, split, columns, wire)
+            hot = tuple(range(0, table.rows, 2)) if strategy.startswith("hot_cold") else ()
+            return Placement(table.name, strategy, ranks, split, columns, wire, hot)
 
         return Plan(world, tuple(tables), tuple(place(i, table) for i, table in enumerate(tables)))
 
@@ -146,7 +172,9 @@ class Plan:
         """Read what `to_json` wrote, or a hand-edited one: checked as any Plan."""
         fields = json.loads(text)
         tables = (TableSpec(**{**table, "dtype": _dtype(table)}) for table in fields["tables"])
-        placements = (Placement(**{**p, "ranks": tuple(p["ranks"])}) for p in fields["placements"])
+        placements = (
+            Placement(**{**p, "ranks": tuple(p["ranks"]), "hot": tuple(p["hot"])}) for p in fields["placements"]
+        )
         return Plan(fields["world"], tuple(tables), tuple(placements))
 
     @property

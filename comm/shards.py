@@ -97,6 +97,15 @@ class Shards:
         return torch.tensor([0] + [table.rows for table in self.tables]).cumsum(0)
 
     @cached_property
+    def hot_keys(self) -> Tensor:
+        """Keys of the hot ids of all tables, ascending: what every rank holds a copy of, behind its own rows."""
+        keys = [
+            torch.tensor(placement.hot, dtype=torch.int64) + base
+            for placement, base in zip(self.placements, self.table_base, strict=False)
+        ]
+        return torch.cat(keys)
+
+    @cached_property
     def wire_ids(self) -> torch.dtype:
         """The integer that row numbers travel in: 4 bytes if all rows together are below 2^31, else 8."""
         return torch.int32 if int(self.table_base[-1]) < 2**31 else torch.int64

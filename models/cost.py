@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from comm.canonical import chunk_sizes
+from comm.canonical import chunk_sizes, ring_bytes
 from comm.counts import Counts
 from comm.strategy import off_diagonal
 from kernels import Bags
@@ -41,9 +41,6 @@ def dense_bytes(step: TrainingStep) -> dict[str, Tensor]:
     everyone = torch.ones(world, world, dtype=torch.int64)
     sent = {"dense_reduce.loss": off_diagonal(8 * everyone)}
     if step.ring:
-        after = (torch.arange(world) + 1) % world
-        ring = torch.zeros(world, world, dtype=torch.int64)
-        ring[torch.arange(world), after] = 2 * chunks.sum() - chunks[after] - chunks[(after + 1) % world]
-        return sent | {"dense_reduce": off_diagonal(ring)}
+        return sent | {"dense_reduce": ring_bytes(entries, item, world)}
     scatter = off_diagonal(everyone * chunks[None, :])
     return sent | {"dense_reduce.scatter": scatter, "dense_reduce.gather": scatter.T}

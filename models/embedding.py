@@ -181,14 +181,15 @@ def _select(bags: Bags, numbers: Sequence[int], tables: int) -> Bags:
 
 
 def _is_replicated(placements: Sequence[Placement]) -> bool:
-    return placements[0].strategy == "replicated"
+    return not placements[0].ranks
 
 
 def _held(shards: Shards, rank: int) -> list[tuple[int, Tensor]]:
     """What `rank`'s array holds, in order: table number and ids of each run of rows."""
     if _is_replicated(shards.placements):
         return [(number, torch.arange(table.rows)) for number, table in enumerate(shards.tables)]
-    return [(cell.table, cell.ids()) for cell in shards.cells if cell.rank == rank]
+    own = [(cell.table, cell.ids()) for cell in shards.cells if cell.rank == rank]
+    return own + [(number, torch.tensor(p.hot, dtype=torch.int64)) for number, p in enumerate(shards.placements)]
 
 
 def _gather(team: Team, group: Group) -> list[tuple[Tensor, Tensor | None]]:
@@ -198,8 +199,9 @@ def _gather(team: Team, group: Group) -> list[tuple[Tensor, Tensor | None]]:
     if _is_replicated(shards.placements):
         everything, runs = arrays, _held(shards, group.rank)
     else:
-        sizes = list(shards.rows_of_rank)
+        sizes = [rows + len(shards.hot_keys) for rows in shards.rows_of_rank]
         everything = [group.all_gather(array, sizes, f"{team.label}.whole") for array in arrays]
+        # hot copies come last on every rank, so the last rank's overwrite the owners' dead rows
         runs = [run for rank in range(group.size) for run in _held(shards, rank)]
     whole = [[array.new_empty(table.rows, *array.shape[1:]) for array in everything] for table in shards.tables]
     ends = torch.tensor([0] + [len(ids) for _, ids in runs]).cumsum(0).tolist()

@@ -117,6 +117,8 @@ def test_bytes_sent_are_those_predicted(strategy, world):
     holds()
 
 
+COLD = {"keys": (8 + 4, 8), "send": (0, 16), "grad_send": (16, 0)}
+"""Rank 0 wants row 1 of rank 1; rank 1 wants its own row 3."""
 COLUMNS = {"keys": (16 + 4 + 3 * 4, 16 + 2 * 4 + 3 * 4), "send": (2 * 8, 8), "grad_send": (8, 2 * 8)}
 
 
@@ -154,6 +156,11 @@ def test_bytes_are_those_written_out_by_hand(strategy):
             "grad_node": (16, 16),
             "grad_rail": (0, 0),
         },
+        # ids 0 and 2 are hot: 1 and 3 are asked for; two rows and their counts are reduced, one on each rank
+        "hot_cold": COLD | {"hot_reduce.scatter": (20, 20), "hot_reduce.gather": (20, 20)},
+        "hot_cold_ring": COLD | {"hot_reduce": (2 * 40 - 20 - 20, 2 * 40 - 20 - 20)},
+        # four rows and their counts, touched or not, in two halves
+        "replicated_dense": {"grad_send.scatter": (40, 40), "grad_send.gather": (40, 40)},
         # keys: a count and all distinct ids; the union {0, 1, 2, 3} is reduced in two halves
         "replicated": {"keys": (8 + 2 * 4, 8 + 2 * 4), "grad_send.scatter": (32, 32), "grad_send.gather": (32, 32)},
     }

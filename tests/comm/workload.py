@@ -42,9 +42,11 @@ ARMS: tuple[tuple[str, Split], ...] = (
     ("gridwise", "range"),
     ("hierarchical", "modulo"),
     ("unique_node", "modulo"),
+    ("hot_cold", "modulo"),
+    ("replicated_dense", "modulo"),
 )
 
-WHOLE_BAGS = ("unique", "unique_node", "tablewise", "replicated")
+WHOLE_BAGS = ("unique", "unique_node", "hot_cold", "tablewise", "replicated", "replicated_dense")
 """Strategies that pool a bag in one place and update a row in one place: the same bits as each other."""
 
 

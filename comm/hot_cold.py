@@ -1,0 +1,129 @@
+"""Popular rows on every rank, the rest as in `unique`: FEC's tiers, exactly.
+
+A placement's `hot` ids have a copy behind every rank's own rows. A rank reads hot rows from its copy and asks owners
+for cold ones; hot gradients are summed over ranks in one dense buffer of the hot set's height, with a touch count,
+and every copy takes the same step. Sums are canonical, so the bits are those of `unique`. The owner's own row of a
+hot id is dead weight.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from kernels import Bags, Buckets, bucketize, pooled_lookup, segment_grads, unique_ids, update_rows
+from kernels import Unique as Index
+
+from .canonical import all_reduce_touched, ring_bytes, touched_bytes
+from .counts import Counts
+from .group import Group
+from .schedule import Phase
+from .shards import Shards
+from .store import Lease, Store
+from .unique import Unique
+
+
+class Tiers(NamedTuple):
+    """A rank's distinct rows in two tiers: `unique` over all, `cold` and `hot` which of them, `copies` where hot ones
+    are.
+
+    `buckets` and `slots` are as in `unique.Distinct`: cold rows in the order in which they come back, then the hot
+    ones.
+    """
+
+    unique: Index
+    buckets: Buckets
+    slots: Tensor
+    cold: Tensor
+    hot: Tensor
+    copies: Tensor
+
+
+class HotCold(Unique):
+    """See the module's docstring. One block of columns a table."""
+
+    ring = False
+
+    def __init__(self, label: str, shards: Shards, group: Group, store: Store, backend: str | None = None) -> None:
+        super().__init__(label, shards, group, store, backend)
+        self.first_copy = shards.rows_of_rank[group.rank]
+
+    def forward(self) -> tuple[Phase, ...]:
+        """Phases from `bags` to `pooled`."""
+        returned = ("returned", "bags", "distinct", "lease", "training")
+        phases = (
+            Phase("dedup", self.tiers, ("bags",), ("distinct",), "compute"),
+            Phase("keys", self.keys, ("distinct",), ("asked",), "network"),
+            Phase("gather", self.gather, ("asked", "step"), ("rows", "lease"), "compute"),
+            Phase("send", self.send, ("rows", "asked", "distinct"), ("returned",), "network"),
+            Phase("combine", self.combine_tiers, returned, ("pooled",), "compute"),
+        )
+        return tuple(phase.scoped(self.label, ("step", "training")) for phase in phases)
+
+    def backward(self) -> tuple[Phase, ...]:
+        """Phases from `grad` to the update of the store, owners' rows and copies."""
+        phases = (
+            Phase("local_reduce", self.tier_sums, ("grad", "bags", "distinct"), ("row_sums", "hot_sums"), "compute"),
+            Phase("grad_send", self.grad_send, ("row_sums", "distinct", "asked"), ("grads",), "network"),
+            Phase("hot_reduce", self.hot_reduce, ("hot_sums", "distinct"), ("hot_grads",), "network"),
+            Phase("owner_reduce", self.owner_reduce, ("grads", "asked", "lease"), ("row_grads",), "compute"),
+            Phase("hot_apply", self.hot_apply, ("hot_grads", "lr", "step"), (), "compute"),
+            *self.apply_phases(),
+        )
+        return tuple(phase.scoped(self.label, ("lr", "step")) for phase in phases)
+
+    def tiers(self, bags: Bags) -> Tiers:
+        """Distinct rows over all tables; cold ones grouped by owner."""
+        base, hot_keys = self.shards.table_base, self.shards.hot_keys
+        keys = bags.ids + torch.repeat_interleave(base[:-1], self.shards.table_starts(bags).diff())
+        index = unique_ids(keys, self.backend)
+        copies = torch.searchsorted(hot_keys, index.rows)
+        is_hot = hot_keys[copies.clamp(max=len(hot_keys) - 1)] == index.rows if len(hot_keys) else copies < 0
+        cold, hot = torch.nonzero(~is_hot).flatten(), torch.nonzero(is_hot).flatten()
+        row_starts = torch.searchsorted(index.rows[cold], base)
+        ids = index.rows[cold] - torch.repeat_interleave(base[:-1], row_starts.diff())
+        buckets = bucketize(ids, row_starts, self.shards.row_shards, self.group.size, self.backend)
+        slots = torch.empty_like(index.rows)
+        slots[cold[buckets.order]] = torch.arange(len(cold))
+        slots[hot] = len(cold) + torch.arange(len(hot))
+        return Tiers(index, buckets, slots[index.inverse], cold, hot, copies[hot])
+
+    def combine_tiers(self, returned: Tensor, bags: Bags, tiers: Tiers, lease: Lease, training: bool) -> Tensor:
+        """Pool the bags from the rows that came back and this rank's copies, each bag in the order of its ids."""
+        if not training:
+            self.store.release(lease, dirty=False)
+        rows = torch.cat([returned, self.store.values[self.first_copy + tiers.copies]])
+        return pooled_lookup(rows, tiers.slots, bags.offsets, bags.weights, "sum", backend=self.backend)
+
+    def tier_sums(self, grad: Tensor, bags: Bags, tiers: Tiers) -> tuple[Tensor, Tensor]:
+        """One gradient per distinct row of this rank: cold ones grouped by owner, and hot ones."""
+        index = tiers.unique
+        sums = segment_grads(grad, bags.offsets, bags.weights, "sum", index.order, index.starts, self.backend)
+        return sums[tiers.cold[tiers.buckets.order]], sums[tiers.hot]
+
+    def hot_reduce(self, hot_sums: Tensor, tiers: Tiers) -> tuple[Tensor, Tensor]:
+        """Hot rows that any rank touched, and the sum of their gradients. Travels in the tables' dtype."""
+        label, height = f"{self.label}.hot_reduce", len(self.shards.hot_keys)
+        return all_reduce_touched(self.group, tiers.copies, hot_sums, height, label, ring=self.ring)
+
+    def hot_apply(self, hot_grads: tuple[Tensor, Tensor], lr: float, step: int) -> None:
+        """The same optimizer step on every copy."""
+        store, (touched, grads) = self.store, hot_grads
+        lease = store.prepare(self.first_copy + touched, step)
+        update_rows(
+            store.values, store.state, lease.slots, grads, store.optimizer.name, lr, store.optimizer.eps, self.backend
+        )
+        store.release(lease, dirty=True)
+
+    def sent(self, counts: Counts) -> dict[str, Tensor]:
+        """Bytes from rank to rank of each network phase; see `Strategy.sent`."""
+        values, height, world = self.store.values, len(self.shards.hot_keys), self.group.size
+        if self.ring:
+            hot = {"hot_reduce": ring_bytes(height * (values.shape[1] + 1), values.itemsize, world)}
+        else:
+            stages = touched_bytes(height, values.shape[1], values.dtype, world)
+            hot = {f"hot_reduce.{stage}": bytes_ for stage, bytes_ in stages.items()}
+        return super().sent(counts) | hot
+
+
+STRATEGY = HotCold
