@@ -46,22 +46,23 @@ class RowNorm:
         span = {self._key(cell): (at[i], at[i + 1]) for i, cell in enumerate(self.mine)}
         size = self.group.size
         outgoing: list[list[Tensor]] = [[] for _ in range(size)]
-        incoming: list[list[tuple[Cell, Cell]]] = [[] for _ in range(size)]
+        incoming: list[list[tuple[Cell, Cell]]] = [[] for _ in range(size)]  # by sender: its cell, and mine
         for cell in self.mine:
             begin, end = span[self._key(cell)]
             for other in self._others(cell):
                 outgoing[other.rank].append(squares[begin:end])
                 incoming[other.rank].append((other, cell))
-        counts = [[span[self._key(cell)][1] - span[self._key(cell)][0] for _, cell in pairs] for pairs in incoming]
+        # a sender goes through its cells, and for each through the cells that want it
+        expected = [sorted(pairs, key=lambda pair: (*self._key(pair[0]), *self._key(pair[1]))) for pairs in incoming]
+        sizes = [[span[self._key(cell)][1] - span[self._key(cell)][0] for _, cell in pairs] for pairs in expected]
         parts = [torch.cat(tensors) if tensors else squares[:0] for tensors in outgoing]
         arrived = self.group.all_to_all(
-            torch.cat(parts), [len(part) for part in parts], [sum(n) for n in counts], label
+            torch.cat(parts), [len(part) for part in parts], [sum(of_sender) for of_sender in sizes], label
         )
         blocks = {(cell.table, cell.table, cell.part): squares[slice(*span[self._key(cell)])] for cell in self.mine}
-        pieces = iter(torch.split(arrived, [n for row in counts for n in row]))
-        for pairs in incoming:
-            for other, cell in self._sender_order(pairs):
-                blocks[cell.table, other.table, cell.part] = next(pieces)
+        pieces = torch.split(arrived, [n for of_sender in sizes for n in of_sender])
+        for (other, cell), piece in zip((pair for pairs in expected for pair in pairs), pieces, strict=True):
+            blocks[cell.table, other.table, cell.part] = piece
         mean = torch.empty_like(squares)
         for cell in self.mine:
             begin, end = span[self._key(cell)]
@@ -92,11 +93,6 @@ class RowNorm:
         """The cells with the same rows and other columns."""
         numbers = self._blocks(cell)
         return [c for c in self.shards.cells if c.table in numbers and c.table != cell.table and c.part == cell.part]
-
-    @staticmethod
-    def _sender_order(pairs: list[tuple[Cell, Cell]]) -> list[tuple[Cell, Cell]]:
-        """(sender's cell, own cell) in the order in which the sender sends: its cells, then the targets of each."""
-        return sorted(pairs, key=lambda pair: (pair[0].table, pair[0].part, pair[1].table))
 
 
 def row_norm(shards: Shards, group: Group, store: Store, backend: str | None) -> RowNorm | None:

@@ -1,8 +1,8 @@
 """The format in which values travel: the tables' own numbers, or fewer bytes and a stated error.
 
     table   the table's dtype: exact                                         itemsize * dim bytes a row
-    bf16    rounded to nearest even: |error| <= 2^-9 |x|                     2 * dim
-    fp16    rounded to nearest even: |error| <= 2^-12 |x| where normal       2 * dim
+    bf16    rounded to nearest even: |error| <= 2^-8 |x|                     2 * dim
+    fp16    rounded to nearest even: |error| <= 2^-11 |x| where normal       2 * dim
     int8    x / s rounded, s = max |row| / 127 : |error| <= s / 2            dim + 4
 
 In fp16 a number above 65,504 becomes infinite. The bounds are of one exchange, half a unit in the last place of the
