@@ -95,21 +95,25 @@ class ShardedEmbedding(nn.Module):
 
     def forward_phases(self) -> tuple[Phase, ...]:
         """From `bags` to `pooled`."""
-        inputs = tuple(f"{team.label}.bags" for team in self.teams)
         outputs = tuple(f"{team.label}.pooled" for team in self.teams)
         return (
-            Phase("split", self._split, ("bags",), ("checked", *inputs), "compute"),
+            self.split_phase(),
             *(phase for team in self.teams for phase in team.strategy.forward()),
-            Phase("pool", self._pool, ("checked", *outputs), ("pooled",), "compute"),
+            Phase("pool", self.pool, ("checked", *outputs), ("pooled",), "compute"),
         )
 
     def backward_phases(self) -> tuple[Phase, ...]:
         """From `pooled_grad` to the update of every touched row."""
         grads = tuple(f"{team.label}.grad" for team in self.teams)
         return (
-            Phase("unpool", self._unpool, ("checked", "pooled_grad"), grads, "compute"),
+            Phase("unpool", self.unpool, ("checked", "pooled_grad"), grads, "compute"),
             *(phase for team in self.teams for phase in team.strategy.backward()),
         )
+
+    def split_phase(self) -> Phase:
+        """From `bags` to `checked`, with every id within its table, and the bags of each team."""
+        inputs = tuple(f"{team.label}.bags" for team in self.teams)
+        return Phase("split", self._split, ("bags",), ("checked", *inputs), "compute")
 
     def _split(self, bags: Bags) -> tuple[Bags, ...]:
         """The bags with every id within its table, then those of each team."""
@@ -117,7 +121,7 @@ class ShardedEmbedding(nn.Module):
         self.dropped += dropped
         return bags, *(team.select(bags, len(self.tables)) for team in self.teams)
 
-    def _pool(self, bags: Bags, *pooled: Tensor) -> Tensor:
+    def pool(self, bags: Bags, *pooled: Tensor) -> Tensor:
         """Every table's columns side by side; a mean divides the combined sum by the bag's length, weights or not."""
         found: dict[tuple[int, int], Tensor] = {}
         for team, sums in zip(self.teams, pooled, strict=True):
@@ -127,7 +131,7 @@ class ShardedEmbedding(nn.Module):
                 part /= self._divisor(bags, number)
         return torch.cat([found[block] for block in sorted(found)], dim=1)
 
-    def _unpool(self, bags: Bags, grad: Tensor) -> Tensor | tuple[Tensor, ...]:
+    def unpool(self, bags: Bags, grad: Tensor) -> Tensor | tuple[Tensor, ...]:
         """The gradient of each team's sums, [blocks * batch, width]."""
         columns = list(torch.split(grad, [table.dim for table in self.tables], dim=1))
         for number in range(len(columns)):

@@ -70,15 +70,23 @@ class TrainingStep:
         """Every phase of the step, in the order that all ranks share."""
         phases = (
             *self.embedding.forward_phases(),
-            Phase("dense", self._dense, ("dense", "pooled", "label", "global_batch"),
+            Phase("dense", self.dense_share, ("dense", "pooled", "label", "global_batch"),
                   ("local_loss", "pooled_grad", "dense_grad"), "compute"),
             *self.embedding.backward_phases(),
-            Phase("dense_reduce", self._reduce, ("local_loss", "dense_grad"), ("loss", "dense_sum"), "network"),
-            Phase("dense_apply", self._apply, ("dense_sum",), (), "compute"),
+            *self.dense_phases(),
         )  # fmt: skip
         return Schedule(phases, self.inputs)
 
-    def _dense(self, dense: Tensor, pooled: Tensor, label: Tensor, global_batch: int) -> tuple[Tensor, Tensor, Tensor]:
+    def dense_phases(self) -> tuple[Phase, ...]:
+        """From this rank's share of loss and dense gradients to the update of the dense part."""
+        return (
+            Phase("dense_reduce", self._reduce, ("local_loss", "dense_grad"), ("loss", "dense_sum"), "network"),
+            Phase("dense_apply", self._apply, ("dense_sum",), (), "compute"),
+        )
+
+    def dense_share(
+        self, dense: Tensor, pooled: Tensor, label: Tensor, global_batch: int
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Forward and backward of everything but the tables; this rank's share of loss and gradients."""
         pooled = pooled.detach().requires_grad_()
         for parameter in self.parameters:

@@ -6,6 +6,7 @@ finished gradient per row is the kernel's (the kernels' own tests hold it to its
 
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -87,18 +88,26 @@ def train(plan: Plan, work: Work, ranks_per_node: int | None, make=real_model, l
                 pooled = [_pool(plan, number, values[number], ids, weights, per_node) for ids, weights in mine]
                 columns.append(torch.stack(pooled) if pooled else torch.empty(0, table.dim, dtype=table.dtype))
             whole = torch.cat(columns, dim=1).requires_grad_()
-            share = loss(model.dense(dense, whole), label) / GLOBAL_BATCH
-            grads = torch.autograd.grad(share, [whole, *parameters])
-            rank_losses[rank] = share.detach().double()
-            dense_sums[rank] = torch.cat([grad.flatten() for grad in grads[1:]])
-            terms = defaultdict(list)
-            for number, part in enumerate(grads[0].split([t.dim for t in tables], dim=1)):
-                for b, (ids, weights) in enumerate(bag[number * batch : (number + 1) * batch]):
-                    grad = part[b] / max(len(ids), 1) if tables[number].pooling == "mean" else part[b]
-                    for row, weight in zip(ids, weights, strict=True):
-                        terms[number, row].append(grad * weight)
-            for key, rows in terms.items():
-                row_sums[key][rank] = in_order(rows)
+            shares, dense_grads, sums_of_parts = [], [], defaultdict(list)
+            for first, last in pairwise(_cuts(batch, max(work.parts, 1))):
+                share = loss(model.dense(dense[first:last], whole[first:last]), label[first:last]) / GLOBAL_BATCH
+                grads = torch.autograd.grad(share, [whole, *parameters])
+                shares.append(share.detach())
+                dense_grads.append(torch.cat([grad.flatten() for grad in grads[1:]]))
+                terms = defaultdict(list)
+                for number, part in enumerate(grads[0].split([t.dim for t in tables], dim=1)):
+                    for b, (ids, weights) in enumerate(bag[number * batch : (number + 1) * batch]):
+                        if not first <= b < last:
+                            continue
+                        grad = part[b] / max(len(ids), 1) if tables[number].pooling == "mean" else part[b]
+                        for row, weight in zip(ids, weights, strict=True):
+                            terms[number, row].append(grad * weight)
+                for key, rows in terms.items():
+                    sums_of_parts[key].append(in_order(rows))
+            rank_losses[rank] = in_order(shares).double()
+            dense_sums[rank] = in_order(dense_grads)
+            for key, parts in sums_of_parts.items():
+                row_sums[key][rank] = in_order(parts)
         for number in range(len(tables)):
             touched = {row: by_node(ranks, per_node) for (table, row), ranks in row_sums.items() if table == number}
             if touched:
@@ -111,6 +120,11 @@ def train(plan: Plan, work: Work, ranks_per_node: int | None, make=real_model, l
         dense_optimizer.step()
     whole_tables = {t.name: (value, state) for t, value, state in zip(tables, values, states, strict=True)}
     return Result(losses, whole_tables, torch.cat([p.detach().flatten() for p in parameters]), {})
+
+
+def _cuts(batch: int, parts: int) -> list[int]:
+    """Where the parts of a local batch begin, and its end: the first ones take one more."""
+    return [0, *accumulate(batch // parts + (part < batch % parts) for part in range(parts))]
 
 
 def _bag(bags, number: int) -> tuple[list[int], Tensor]:

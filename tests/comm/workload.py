@@ -22,6 +22,7 @@ from kernels.bags import Pooling
 from models.dcn import DLRMDCNv2
 from models.embedding import ShardedEmbedding
 from models.executor import Executor
+from models.micro_step import MicroStep
 from models.step import Loss, TrainingStep, cross_entropy_sum
 
 LR = 0.25
@@ -64,6 +65,7 @@ class Work:
     steps: int = 10
     overlap: bool = False
     delays: int | None = None  # seed of random delays in phases
+    parts: int = 0  # of the local batch, moved by MicroStep; 0 is the plain step
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
@@ -149,7 +151,10 @@ def train(
     embedding = ShardedEmbedding(plan or work.plan(group.size), group, SparseOptimizer(work.optimizer), backend="cpu")
     model = make(embedding).to(work.dtype)
     parameters = list(model.parameters())
-    training = TrainingStep(model, torch.optim.SGD(parameters, lr=LR), loss)
+    optimizer = torch.optim.SGD(parameters, lr=LR)
+    training = (
+        MicroStep(model, optimizer, loss, parts=work.parts) if work.parts else TrainingStep(model, optimizer, loss)
+    )
     schedule = training.schedule()
     if work.delays is not None:
         schedule = delayed(schedule, random.Random(work.delays * group.size + group.rank))
