@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from scipy.optimize import nnls
+from scipy.optimize import least_squares
 from torch import Tensor
 
 import kernels
@@ -43,6 +43,10 @@ OWN = "calibrate"
 """Label of what calibration itself sends; a group's counts are rid of it in the end."""
 STEEPEST = 1e-15
 """Least seconds a byte: where no slope shows, a link is as fast as this."""
+TINY = 1e-12
+"""Seconds; keeps the logarithm of a model finite on the way to its fit."""
+NOISE = 0.1
+"""Part of the time by which a median of rounds is off on a machine that is not quiet."""
 Points = Sequence[tuple[float, float]]
 """Bytes and seconds."""
 
@@ -184,48 +188,61 @@ def _everywhere(group: Group, x: Tensor, label: str) -> Tensor:
 
 
 def fit(points: Points, source: str) -> Link:
-    """The link through `points`: a line, or a line with a knee if that predicts left-out points better.
+    """The link through `points`, four or more: a line, or one with a knee if that predicts left-out points better.
 
-    Both have the least squared relative errors, and no part below zero. What predicts better has a median error that
-    is smaller by a percent of the time or more, when each inner point is left out in turn. `source` is completed by
-    which it is and by that error.
+    Residuals are logarithms of ratios, so that small sizes count like large ones, and those beyond NOISE count by
+    their size instead of its square. What predicts better has a median error that is smaller by a percent of the time
+    or more, when each quarter of the points is left out in turn. `source` is completed by which it is and that error.
     """
     points = sorted(points)
-    inner = range(1, len(points) - 1)
     errors = {}
     for shape in (_line, _knee):
-        left_out = [shape(points[:i] + points[i + 1 :], "").seconds(points[i][0]) / points[i][1] - 1 for i in inner]
-        errors[shape] = float(np.median(np.abs(left_out))) if left_out else 0.0
+        ratios = []
+        for turn in range(4):
+            kept = shape([point for i, point in enumerate(points) if i % 4 != turn], "")
+            ratios += [kept.seconds(bytes_) / seconds for bytes_, seconds in points[turn::4]]
+        errors[shape] = float(np.median(np.abs(np.array(ratios) - 1)))
     shape = _knee if errors[_knee] < errors[_line] - 0.01 else _line
-    name = "line" if shape is _line else "knee"
-    return shape(points, f"{source}, {name}, error {errors[shape]:.0%} of a left-out size")
+    return shape(points, f"{source}, {shape.__name__[1:]}, error {errors[shape]:.0%} of a left-out size")
 
 
 def _line(points: Points, source: str) -> Link:
     """seconds = alpha + bytes / beta."""
-    (alpha, slope), _ = _least_squares(points, lambda bytes_: [np.ones_like(bytes_), bytes_])
+    bytes_, seconds = np.array(points).T
+    alpha, slope = _least(lambda x: x[0] + x[1] * bytes_, seconds, [[seconds[0], seconds[-1] / bytes_[-1]]])
     return Link(alpha, 1 / max(slope, STEEPEST), source)
 
 
 def _knee(points: Points, source: str) -> Link:
-    """One slope up to the knee, a size of `points`, and another above it."""
-    fits = []
-    for knee, _ in points[1:-1] or points:
-        (alpha, below, above), error = _least_squares(
-            points, lambda b, knee=knee: [np.ones_like(b), np.minimum(b, knee), np.maximum(b - knee, 0)]
-        )
-        fits.append(
-            (error, Link(alpha, 1 / max(above, STEEPEST), source, ((0.0, alpha), (knee, alpha + knee * below))))
-        )
-    return min(fits, key=lambda pair: pair[0])[1]
-
-
-def _least_squares(points: Points, columns: Callable[[np.ndarray], list[np.ndarray]]) -> tuple[list[float], float]:
-    """Factors of `columns(bytes)`, none below zero, of the least squared relative error of the seconds; that error."""
+    """One slope up to the knee, another above it."""
     bytes_, seconds = np.array(points).T
-    # dividing each equation by its right side turns absolute errors into relative ones
-    solution, error = nnls(np.stack([c / seconds for c in columns(bytes_)], axis=1), np.ones(len(points)))
-    return solution.tolist(), float(error)
+
+    def model(x: np.ndarray) -> np.ndarray:
+        return x[0] + x[1] * np.minimum(bytes_, x[3]) + x[2] * np.maximum(bytes_ - x[3], 0)
+
+    slope = seconds[-1] / bytes_[-1]
+    starts = [[seconds[0], slope, slope, knee] for knee in np.quantile(bytes_, (0.25, 0.5, 0.75))]
+    alpha, below, above, knee = _least(model, seconds, starts)
+    return Link(alpha, 1 / max(above, STEEPEST), source, ((0.0, alpha), (knee, alpha + knee * below)))
+
+
+def _least(
+    model: Callable[[np.ndarray], np.ndarray], seconds: np.ndarray, starts: Sequence[Sequence[float]]
+) -> list[float]:
+    """The parameters of `model`, none below zero, that come nearest to `seconds`, from the best of `starts`."""
+
+    def residuals(factors: np.ndarray, start: np.ndarray) -> np.ndarray:
+        return np.log(np.maximum(model(factors * start), TINY) / seconds)
+
+    best = min(
+        (
+            (found.cost, (found.x * start).tolist())
+            for start in map(np.array, starts)
+            for found in [least_squares(residuals, np.ones(len(start)), bounds=(0, np.inf), loss="soft_l1",
+                                        f_scale=NOISE, ftol=1e-12, xtol=1e-12, gtol=1e-12, args=(start,))]
+        ),
+    )  # fmt: skip
+    return best[1]
 
 
 def _sourced(link: Link, where: str) -> Link:

@@ -29,8 +29,8 @@ def test_there_are_20_sizes_that_divide_over_the_ranks():
 def test_a_fit_finds_the_line_that_made_the_times(alpha, beta):
     link = fit(made(Link(alpha, beta, "").seconds), "made up")
     assert link.points == ()
-    # the solver rounds in double; 1e-9 leaves it a condition of a million
-    assert (link.alpha, link.beta) == pytest.approx((alpha, beta), rel=1e-9, abs=1e-12)
+    # the solver stops where the cost, a sum of squares, changes by 1e-12: at errors of 1e-6; 100 times that
+    assert [link.seconds(size) for size in SIZES] == pytest.approx([alpha + size / beta for size in SIZES], rel=1e-4)
     assert "line" in link.source
 
 
@@ -49,14 +49,13 @@ def test_a_fit_finds_the_burst_of_a_token_bucket(noise):
 
     link = fit(made(shaped, noise), "made up")
     assert "knee" in link.source
-    # exact up to the solver's rounding; within the noise otherwise
-    near = {"rel": noise or 1e-9}
+    near = {"rel": noise or 1e-4}  # as above; within the noise otherwise
     assert [link.seconds(size) for size in SIZES] == pytest.approx([shaped(size) for size in SIZES], **near)
     assert link.seconds(4 * SIZES[-1]) == pytest.approx(shaped(4 * SIZES[-1]), **near)
 
 
 def test_times_that_fall_do_not_make_a_link_that_falls():
-    link = fit([(1.0, 5.0), (2.0, 4.0), (3.0, 3.0), (4.0, 30.0), (5.0, 29.0)], "made up")
+    link = fit([(1.0, 5.0), (2.0, 4.0), (3.0, 3.0), (4.0, 30.0), (5.0, 29.0), (6.0, 28.0)], "made up")
     times = [link.seconds(size / 4) for size in range(30)]
     assert times == sorted(times)
 
