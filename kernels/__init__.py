@@ -11,24 +11,30 @@ The folder uses relative imports only: copy it under any name and import it ther
 from ._backend import BACKENDS
 from .bags import Bags, TableSpec, check_ids
 from .bucketize import Buckets, RowShards, bucketize
+from .cache_probe import Admitted, cache_admit, cache_lock, cache_probe, cache_unlock
 from .pooled_lookup import pooled_lookup
 from .row_copy import row_copy
 from .segment_grads import segment_grads
 from .sparse_update import sparse_update, update_rows
 from .unique_ids import Unique, unique_ids
 
-OPS = ("pooled_lookup", "unique_ids", "bucketize", "segment_grads", "sparse_update", "row_copy")
+OPS = ("pooled_lookup", "unique_ids", "bucketize", "segment_grads", "sparse_update", "row_copy", "cache_probe")
 """The only list of ops: tests, benchmarks and the ahead-of-time compile check walk it."""
 
 __all__ = [
     "BACKENDS",
     "OPS",
+    "Admitted",
     "Bags",
     "Buckets",
     "RowShards",
     "TableSpec",
     "Unique",
     "bucketize",
+    "cache_admit",
+    "cache_lock",
+    "cache_probe",
+    "cache_unlock",
     "check_ids",
     "pooled_lookup",
     "row_copy",

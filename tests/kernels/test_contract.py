@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 
 import kernels
 from kernels._cases import copied, sum_bound
+from kernels.cache_probe import new_cache
 
 ON_GPU = torch.cuda.is_available() and os.environ["TRITON_INTERPRET"] != "1"
 DEVICE = "cuda" if ON_GPU else "cpu"
 RUNNABLE = tuple(b for b in kernels.BACKENDS if not (ON_GPU and b == "cpu"))  # `cpu` takes CPU tensors only
 CASES = {op: import_module(f"kernels.{op}.cases") for op in kernels.OPS}
-MUTATED = {"sparse_update": ("table", "state"), "row_copy": ("dst",)}
+MUTATED = {"sparse_update": ("table", "state"), "row_copy": ("dst",), "cache_probe": ("stamps",)}
 
 every_case = pytest.mark.parametrize(
     ("op", "case"), [pytest.param(op, case, id=f"{op}-{case.name}") for op in kernels.OPS for case in CASES[op].CASES]
@@ -146,6 +147,12 @@ def inputs_from(op, bags, index, weighted, seed):
         src_rows = torch.randint(-1, ROWS, (len(bags),), generator=random).to(DEVICE)
         dtype = (torch.float32, torch.bfloat16, torch.float16)[seed % 3]
         return {"dst": dst.to(dtype), "src": table, "src_rows": src_rows, "dst_rows": None}
+    if op == "cache_probe":
+        held = torch.arange(1, ROWS, 2, device=DEVICE)
+        tags, stamps, locks = new_cache(1 + seed % 3, 2, DEVICE)
+        kernels.cache_admit(held, tags, stamps, locks, "lru", backend="torch")
+        policy, step = ("lru", "lfu", "peek")[seed % 3], torch.tensor([5], device=DEVICE)
+        return {"rows": unique.rows, "tags": tags, "stamps": stamps, "policy": policy, "step": step}
     sums = {"grad_out": grad_out, "offsets": offsets, "weights": weights, "pooling": pooling}
     sums |= {"order": unique.order, "starts": unique.starts}
     if op == "segment_grads":
