@@ -12,7 +12,7 @@ from ._backend import BACKENDS
 from .bags import Bags, TableSpec, check_ids
 from .bucketize import Buckets, RowShards, bucketize
 from .cache_probe import Admitted, cache_admit, cache_lock, cache_probe, cache_unlock
-from .pooled_lookup import pooled_lookup
+from .pooled_lookup import PooledMax, pooled_lookup, pooled_max
 from .row_copy import row_copy
 from .segment_grads import segment_grads
 from .sparse_update import sparse_update, update_rows
@@ -27,6 +27,7 @@ __all__ = [
     "Admitted",
     "Bags",
     "Buckets",
+    "PooledMax",
     "RowShards",
     "TableSpec",
     "Unique",
@@ -37,6 +38,7 @@ __all__ = [
     "cache_unlock",
     "check_ids",
     "pooled_lookup",
+    "pooled_max",
     "row_copy",
     "segment_grads",
     "sparse_update",

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernels
-from kernels._cases import copied, sum_bound
+from kernels._cases import copied, rounded_bound, sum_bound
+from kernels.bags import accumulator
 from kernels.cache_probe import new_cache
 
 ON_GPU = torch.cuda.is_available() and os.environ["TRITON_INTERPRET"] != "1"
@@ -58,12 +59,14 @@ def check(op, backend, inputs):
     got, again = results(op, backend, inputs), results(op, backend, inputs)
     truth = results(op, "torch", copied(inputs, double=True))
     floats = [v.dtype for v in inputs.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
-    bounds = CASES[op].bound(inputs, torch.finfo(floats[0] if floats else torch.float32).eps)
+    sums = torch.float64 if torch.float64 in floats else torch.float32
+    bounds = CASES[op].bound(inputs, torch.finfo(sums).eps)
     assert got.keys() == truth.keys()
     for name in truth:
         assert torch.equal(got[name], again[name]), f"{name}: two runs differ"
         hold(got[name], truth[name], bounds.get(name), name)
-        assert not floats or not got[name].is_floating_point() or got[name].dtype == floats[0]
+        wanted = inputs.get("out_dtype") or (floats[0] if floats else None)
+        assert wanted is None or not got[name].is_floating_point() or got[name].dtype == wanted
     if op == "sparse_update":
         untouched = torch.ones(len(inputs["table"]), dtype=torch.bool, device=DEVICE)
         untouched[inputs["rows"].long()] = False
@@ -81,28 +84,44 @@ def test_gives_the_truth(op, backend, case):
 @every_backend
 def test_gradients_of_pooled_lookup(backend, case):
     inputs = CASES["pooled_lookup"].make(case, seed=2, device=DEVICE)
-    grad_out = torch.randn(case.bags, case.dim, dtype=case.dtype, device=DEVICE)
     plain = import_module("kernels.pooled_lookup._torch").pooled_lookup
+    result = plain(**inputs)
+    grad_out = torch.randn(result.shape, dtype=torch.float64).to(result)
+    names = [name for name in ("table", "weights") if inputs[name] is not None and inputs[name].is_floating_point()]
 
     def gradients(lookup, inputs, grad_out):
-        leaves = [v.requires_grad_() for v in (inputs["table"], inputs["weights"]) if v is not None]
-        return torch.autograd.grad(lookup(**inputs), leaves, grad_out)
+        leaves = [inputs[name].requires_grad_() for name in names]
+        out = lookup(**inputs)
+        if not out.requires_grad:  # bytes without weights; the maximum of nothing
+            return tuple(map(torch.zeros_like, leaves))
+        return torch.autograd.grad(out, leaves, grad_out)
 
     def ours(**given_):
         return kernels.pooled_lookup(**given_, backend=backend)
 
+    def best(**given_):  # magnitudes win elsewhere: every position may have won
+        return plain(**{**given_, "pooling": "sum"} if case.pooling == "max" else given_)
+
     got, again = (gradients(ours, copied(inputs), grad_out) for _ in range(2))
     truth = gradients(plain, copied(inputs, double=True), grad_out.double())
-    terms = gradients(plain, copied(inputs, double=True, magnitudes=True), grad_out.double().abs())
-    counts = torch.bincount(inputs["ids"].long(), minlength=case.rows)[:, None], torch.tensor(case.dim, device=DEVICE)
-    eps = torch.finfo(case.dtype).eps
-    for name, n, *values in zip(("table", "weights"), counts, got, again, truth, terms, strict=False):
+    terms = gradients(best, copied(inputs, double=True, magnitudes=True), grad_out.double().abs())
+    counts = {"table": torch.bincount(inputs["ids"].long(), minlength=case.rows)[:, None]}
+    counts["weights"] = torch.tensor(case.dim + 2, device=DEVICE)  # two for the scale and bias of a byte
+    sums = accumulator(case.dtype)
+    for name, *values in zip(names, got, again, truth, terms, strict=True):
         value, repeated, true, magnitude = values
         assert torch.equal(value, repeated), f"gradient of {name}: two runs differ"
-        hold(value, true, sum_bound(magnitude, n, eps), f"gradient of {name}")
+        assert value.dtype == inputs[name].dtype
+        bound = sum_bound(magnitude, counts[name], torch.finfo(sums).eps)
+        if value.dtype != sums:
+            bound = rounded_bound(bound, true, value.dtype)
+        hold(value, true, bound, f"gradient of {name}")
 
 
-@pytest.mark.parametrize("case", [c for c in CASES["segment_grads"].CASES if c.bags][::4], ids=lambda case: case.name)
+SUMMED = [case for case in CASES["segment_grads"].CASES if case.bags and case.pooling != "max"][::4]
+
+
+@pytest.mark.parametrize("case", SUMMED, ids=lambda case: case.name)
 @every_backend
 def test_fused_update_sums_as_segment_grads_does(backend, case):
     inputs = CASES["segment_grads"].make(case, seed=3, device=DEVICE)
@@ -124,7 +143,8 @@ def inputs_from(op, bags, index, weighted, seed):
     random = torch.Generator().manual_seed(seed)
     table, grad_out = (torch.randn(n, DIM, generator=random).to(DEVICE) for n in (ROWS, len(bags)))
     weights = torch.randn(len(ids), generator=random).to(DEVICE) if weighted else None
-    pooling = "sum" if weighted or seed % 2 else "mean"
+    poolings = ("mean", "sum", "max") if op in ("pooled_lookup", "segment_grads") else ("mean", "sum")
+    pooling = "sum" if weighted else poolings[seed % len(poolings)]
     unique = kernels.unique_ids(ids, backend="torch")
     if op == "pooled_lookup":
         return {"table": table, "ids": ids, "offsets": offsets, "weights": weights, "pooling": pooling}
@@ -156,6 +176,8 @@ def inputs_from(op, bags, index, weighted, seed):
     sums = {"grad_out": grad_out, "offsets": offsets, "weights": weights, "pooling": pooling}
     sums |= {"order": unique.order, "starts": unique.starts}
     if op == "segment_grads":
+        if pooling == "max":
+            sums["winner"] = kernels.pooled_max(table, ids, offsets, backend="torch").winner
         return sums
     state = torch.rand(ROWS, generator=random).to(DEVICE) + 0.01
     fused = {"table": table, "state": state, "rows": unique.rows, "optimizer": "rowwise_adagrad", "lr": 0.1}
@@ -181,6 +203,9 @@ def test_is_a_well_formed_custom_op(op):
     inputs = inputs_from(op, bags, torch.int64, weighted=True, seed=1)
     if op == "pooled_lookup":
         inputs["table"].requires_grad_()
+        inputs |= {"scale_bias": None, "out_dtype": torch.float32, "sparse_grad": False}
+    if op == "segment_grads":
+        inputs["winner"] = None
     if op == "bucketize":
         inputs = {
             "ids": inputs["ids"],

@@ -25,12 +25,20 @@ def update(**changes):
     ("changes", "message"),
     [
         ({"pooling": "median"}, "choose one of sum, mean"),
-        ({"table": torch.zeros(4, 3, dtype=torch.int64)}, "table: expected .* float32 or float64 .* given torch.int64"),
+        ({"table": torch.zeros(4, 3, dtype=torch.int64)}, "table: expected .* float32, .* given torch.int64"),
         ({"table": torch.zeros(3, 4).t()}, "table: expected a contiguous"),
         ({"ids": IDS.short()}, "ids: expected .* int32 or int64"),
         ({"offsets": OFFSETS.int()}, "offsets: expected .* int64"),
         ({"weights": torch.ones(2), "pooling": "mean"}, "weights: expected none with pooling 'mean'"),
         ({"weights": torch.ones(3)}, r"weights: expected contiguous torch.float32 \(2,\)"),
+        ({"weights": torch.ones(2), "pooling": "max"}, "weights: expected none with pooling 'max'"),
+        (
+            {"weights": torch.ones(2).half(), "table": TABLE.half()},
+            "expected contiguous torch.float32 .* torch.float16 table",
+        ),
+        ({"table": TABLE.byte()}, r"scale_bias: expected contiguous torch.float32 \(4, 2\) for a uint8 .* given None"),
+        ({"scale_bias": torch.ones(4, 2)}, "scale_bias: expected None for a torch.float32 table"),
+        ({"out_dtype": torch.float64}, "out_dtype: expected one of float32, float16, bfloat16 .* given torch.float64"),
     ],
 )
 def test_pooled_lookup_refuses(changes, message):
@@ -53,6 +61,19 @@ def test_pooled_lookup_refuses(changes, message):
 def test_sparse_update_refuses(changes, message):
     with pytest.raises(ValueError, match=message):
         update(**changes)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "winner", "message"),
+    [
+        ("max", None, r"winner: expected contiguous torch.int64 \(2, 3\) with pooling 'max'.*given None"),
+        ("sum", torch.zeros(2, 3, dtype=torch.int64), "winner: expected None with pooling 'sum'"),
+    ],
+)
+def test_segment_grads_wants_a_winner_with_max_only(pooling, winner, message):
+    index = (torch.arange(3), None, pooling, torch.arange(2), torch.arange(3))
+    with pytest.raises(ValueError, match=message):
+        kernels.segment_grads(torch.ones(2, 3), *index, backend="torch", winner=winner)
 
 
 def test_bucketize_refuses_shards_of_another_number_of_tables():
