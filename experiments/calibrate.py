@@ -108,24 +108,30 @@ def calibrate_group(
     group: Group,
     largest: int = LARGEST,
     rounds: int = ROUNDS,
+    compute_s: float = 0.001,
     pause_s: float = 0.005,
     collectives: Sequence[str] = COLLECTIVES,
 ) -> dict[str, Link]:
     """The links of a running group of 2 ranks or more, the same on every rank: `nic/...` if it has several nodes.
 
-    All ranks call this. Before each call the link rests for `pause_s`, as it does while a step computes between
-    exchanges: the burst of a shaped link has then come back, and nothing is warm.
+    All ranks call this. Between calls each computes for about `compute_s` and rests for `pause_s`, as in a step on
+    shared cores: ranks that are through take cores from those that are not, and a shaped link has its burst back.
     """
     if group.size < 2:
         raise ValueError("group: expected 2 ranks or more, given 1: there is no link to measure")
-    timings = time_collectives(group, sizes_up_to(largest, group.size), rounds, pause_s, collectives)
+    timings = time_collectives(group, sizes_up_to(largest, group.size), rounds, compute_s, pause_s, collectives)
     return {
         name: fit(points, f"gloo, {group.nodes} x {group.ranks_per_node} ranks") for name, points in timings.items()
     }
 
 
 def time_collectives(
-    group: Group, sizes: Sequence[int], rounds: int, pause_s: float, collectives: Sequence[str] = COLLECTIVES
+    group: Group,
+    sizes: Sequence[int],
+    rounds: int,
+    compute_s: float,
+    pause_s: float,
+    collectives: Sequence[str] = COLLECTIVES,
 ) -> dict[str, list[tuple[float, float]]]:
     """For each link and collective: (bytes of the busiest rank or node as in `Topology`, median seconds) by size."""
     jobs = [job for size in sizes for job in _jobs(group, collectives, size)]
@@ -133,12 +139,12 @@ def time_collectives(
         job.call(OWN)
         sent = _everywhere(group, group.sent.pop(OWN), "bytes")
         job.load = loads(sent, group.ranks_per_node)[job.kind]
-    order = random.Random(0)  # the same on every rank
+    order, pauses = random.Random(0), random.Random(group.rank)  # one order for all ranks, for each pauses of its own
     for number in range(rounds):
         for job in order.sample(jobs, len(jobs)):
             if job.size < FEW_FROM or number % 3 == 0:
+                _compute(pauses.uniform(0.5, 1.5) * compute_s)
                 time.sleep(pause_s)
-                group.barrier()
                 start = time.perf_counter()
                 job.call(OWN)
                 job.times.append((start, time.perf_counter()))
@@ -164,6 +170,13 @@ class _Job:
     size: int
     load: float = 0.0
     times: list[tuple[float, float]] = field(default_factory=list)
+
+
+def _compute(seconds: float) -> None:
+    """Keep a core and its caches busy until `seconds` have passed."""
+    x, end = torch.ones(1 << 18), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        x.mul_(1.0)
 
 
 def _jobs(group: Group, collectives: Sequence[str], size: int) -> Iterator[_Job]:

@@ -65,7 +65,7 @@ def test_every_collective_is_timed_on_every_link_at_the_bytes_that_topologies_me
     sizes = [512, 1024]
 
     def run(group):
-        points = time_collectives(group, sizes, 2, 0.0)
+        points = time_collectives(group, sizes, 2, 0.0, 0.0)
         return points, dict(group.sent), dict(group.calls)
 
     points, sent, calls = on_ranks(world, run, ranks_per_node)[0]
@@ -87,7 +87,7 @@ def test_every_collective_is_timed_on_every_link_at_the_bytes_that_topologies_me
 
 
 def test_all_ranks_get_the_same_links_and_one_rank_alone_has_none():
-    first, second = on_ranks(2, partial(calibrate_group, largest=1 << 14, rounds=2, pause_s=0.0))
+    first, second = on_ranks(2, partial(calibrate_group, largest=1 << 14, rounds=2, compute_s=0.001, pause_s=0.0))
     assert first == second
     assert set(first) == {f"intra/{name}" for name in ("all_to_all", "all_gather", "all_reduce", "reduce_scatter")}
     with pytest.raises(RuntimeError, match="expected 2 ranks or more"):
@@ -99,6 +99,7 @@ def test_the_command_saves_what_it_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(calibrate, "launch", lambda size, run, *args: on_ranks(size, lambda group: run(group, *args)))
     monkeypatch.setattr(calibrate, "random_row_bandwidth", lambda device: 1e9)
     monkeypatch.setattr(calibrate, "IDS", (64, 256, 1024))
+    monkeypatch.setattr(calibrate, "_compute", lambda seconds: None)
     monkeypatch.setattr(calibrate.time, "sleep", lambda seconds: None)
     command.main(["calibrate", "--largest", "8192", "--out", str(out)])
     topology = Topology.load(out)
