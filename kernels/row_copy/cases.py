@@ -45,7 +45,7 @@ CASES = (
     Case("nothing", n=0, rows=3, dim=3, given=torch.float32, to=torch.float16),
 )
 BENCH = tuple(
-    Case(name, n=100_000, rows=500_000, dim=128, given=given, to=to)
+    Case(name, n=50_000, rows=250_000, dim=128, given=given, to=to)
     for name, given, to in (
         ("float32", torch.float32, torch.float32),
         ("to_float16", torch.float32, torch.float16),
