@@ -12,6 +12,7 @@ from ._backend import BACKENDS
 from .bags import Bags, TableSpec, check_ids
 from .bucketize import Buckets, RowShards, bucketize
 from .cache_probe import Admitted, cache_admit, cache_lock, cache_probe, cache_unlock
+from .embedding_bag import EmbeddingBag, EmbeddingBagCollection
 from .pooled_lookup import PooledMax, pooled_lookup, pooled_max
 from .row_copy import row_copy
 from .segment_grads import segment_grads
@@ -27,6 +28,8 @@ __all__ = [
     "Admitted",
     "Bags",
     "Buckets",
+    "EmbeddingBag",
+    "EmbeddingBagCollection",
     "PooledMax",
     "RowShards",
     "TableSpec",

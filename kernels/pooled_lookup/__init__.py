@@ -12,7 +12,7 @@
 | pooling | `sum`, `mean`, `max`, `none` | an empty bag gives zeros in all; `none`: no reduction, one row per position |
 | scale_bias | [rows, 2] float32, or None | with uint8 tables, and only with them ("int8" of other libraries) |
 | out_dtype | float32, float16, bfloat16 | None: the table's, float32 for uint8; a float64 table gives float64 only |
-| sparse_grad | bool | the gradient of `table` is a coalesced sparse tensor of the rows touched |
+| sparse_grad | bool | the gradient of `table` is a sparse tensor, one entry a touched row, ascending |
 | out | [bags, dim] of out_dtype; [N, dim] with `none` | |
 
 Accumulates in float32 (float64 for float64 tables), in order of position within the bag, for `mean` dividing the sum
