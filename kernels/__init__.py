@@ -16,7 +16,7 @@ from .embedding_bag import EmbeddingBag, EmbeddingBagCollection
 from .pooled_lookup import PooledMax, pooled_lookup, pooled_max
 from .row_copy import row_copy
 from .segment_grads import segment_grads
-from .sparse_update import sparse_update, update_rows
+from .sparse_update import RULES, Optimizer, clip_scale, grad_square_sum, sparse_update, state_like, update_rows
 from .unique_ids import Unique, unique_ids
 
 OPS = ("pooled_lookup", "unique_ids", "bucketize", "segment_grads", "sparse_update", "row_copy", "cache_probe")
@@ -25,11 +25,13 @@ OPS = ("pooled_lookup", "unique_ids", "bucketize", "segment_grads", "sparse_upda
 __all__ = [
     "BACKENDS",
     "OPS",
+    "RULES",
     "Admitted",
     "Bags",
     "Buckets",
     "EmbeddingBag",
     "EmbeddingBagCollection",
+    "Optimizer",
     "PooledMax",
     "RowShards",
     "TableSpec",
@@ -40,11 +42,14 @@ __all__ = [
     "cache_probe",
     "cache_unlock",
     "check_ids",
+    "clip_scale",
+    "grad_square_sum",
     "pooled_lookup",
     "pooled_max",
     "row_copy",
     "segment_grads",
     "sparse_update",
+    "state_like",
     "unique_ids",
     "update_rows",
 ]

@@ -92,7 +92,8 @@ def copied(inputs: Mapping[str, Any], double: bool = False, magnitudes: bool = F
 
     def copy(value: Any) -> Any:
         if isinstance(value, tuple):
-            return type(value)(*map(copy, value))  # a NamedTuple of tensors
+            parts = map(copy, value)
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)  # a NamedTuple of tensors, or any
         if double and isinstance(value, torch.dtype):
             return torch.float64
         if not isinstance(value, Tensor):

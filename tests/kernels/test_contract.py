@@ -17,17 +17,23 @@ import kernels
 from kernels._cases import copied, rounded_bound, sum_bound
 from kernels.bags import accumulator
 from kernels.cache_probe import new_cache
+from kernels.sparse_update.optimizer import numbers_of
 
 ON_GPU = torch.cuda.is_available() and os.environ["TRITON_INTERPRET"] != "1"
 DEVICE = "cuda" if ON_GPU else "cpu"
 RUNNABLE = tuple(b for b in kernels.BACKENDS if not (ON_GPU and b == "cpu"))  # `cpu` takes CPU tensors only
 CASES = {op: import_module(f"kernels.{op}.cases") for op in kernels.OPS}
-MUTATED = {"sparse_update": ("table", "state"), "row_copy": ("dst",), "cache_probe": ("stamps",)}
+MUTATED = {"sparse_update": ("table", "states"), "row_copy": ("dst",), "cache_probe": ("stamps",)}
 
 every_case = pytest.mark.parametrize(
     ("op", "case"), [pytest.param(op, case, id=f"{op}-{case.name}") for op in kernels.OPS for case in CASES[op].CASES]
 )
 every_backend = pytest.mark.parametrize("backend", RUNNABLE)
+
+
+def arrays(name, value):
+    """`value` and its name, or each of a tuple's with its number: what `bound` calls them."""
+    return [(f"{name}{n}", part) for n, part in enumerate(value)] if isinstance(value, tuple) else [(name, value)]
 
 
 def results(op, backend, inputs):
@@ -39,7 +45,7 @@ def results(op, backend, inputs):
         before, after = (x if isinstance(x, tuple) else (x,) for x in (value, given_[name]))
         for b, a in zip(before, after, strict=True):
             assert name in changed or not isinstance(b, torch.Tensor) or torch.equal(b, a), f"{op} changed {name}"
-    state = {name: given_[name] for name in changed if given_[name] is not None}
+    state = dict(named for name in changed if given_[name] is not None for named in arrays(name, given_[name]))
     if out is None:
         return state
     return state | (out._asdict() if isinstance(out, tuple) else {"out": out})
@@ -61,17 +67,21 @@ def check(op, backend, inputs):
     floats = [v.dtype for v in inputs.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
     sums = torch.float64 if torch.float64 in floats else torch.float32
     bounds = CASES[op].bound(inputs, torch.finfo(sums).eps)
+    before = dict(
+        named for name in inputs for named in arrays(name, inputs[name]) if isinstance(named[1], torch.Tensor)
+    )
     assert got.keys() == truth.keys()
     for name in truth:
         assert torch.equal(got[name], again[name]), f"{name}: two runs differ"
         hold(got[name], truth[name], bounds.get(name), name)
         wanted = inputs.get("out_dtype") or (floats[0] if floats else None)
+        wanted = before[name].dtype if name in before else wanted  # changed in place
         assert wanted is None or not got[name].is_floating_point() or got[name].dtype == wanted
     if op == "sparse_update":
         untouched = torch.ones(len(inputs["table"]), dtype=torch.bool, device=DEVICE)
         untouched[inputs["rows"].long()] = False
         for name, value in got.items():
-            assert torch.equal(value[untouched], inputs[name][untouched]), f"an untouched row of {name} changed"
+            assert torch.equal(value[untouched], before[name][untouched]), f"an untouched row of {name} changed"
 
 
 @every_case
@@ -128,7 +138,7 @@ def test_fused_update_sums_as_segment_grads_does(backend, case):
     grads = kernels.segment_grads(**inputs, backend=backend)
     table = torch.zeros_like(grads)
     rows = torch.arange(len(grads), device=DEVICE)
-    kernels.sparse_update(table, None, rows, **inputs, optimizer="sgd", lr=1.0, backend=backend)
+    kernels.sparse_update(table, (), rows, **inputs, optimizer=kernels.Optimizer("sgd"), lr=1.0, backend=backend)
     assert torch.equal(table, -grads)
 
 
@@ -180,7 +190,9 @@ def inputs_from(op, bags, index, weighted, seed):
             sums["winner"] = kernels.pooled_max(table, ids, offsets, backend="torch").winner
         return sums
     state = torch.rand(ROWS, generator=random).to(DEVICE) + 0.01
-    fused = {"table": table, "state": state, "rows": unique.rows, "optimizer": "rowwise_adagrad", "lr": 0.1}
+    optimizer = kernels.Optimizer("rowwise_adagrad")
+    fused = {"table": table, "states": (state,), "rows": unique.rows, "optimizer": optimizer, "lr": 0.1}
+    fused |= {"step": 1, "grad_scale": 1.0}
     return {**fused, **sums}
 
 
@@ -214,7 +226,9 @@ def test_is_a_well_formed_custom_op(op):
             "world": 2,
         }
     if op == "sparse_update":
-        inputs["eps"] = 1e-8
+        optimizer = inputs.pop("optimizer")
+        inputs |= {"bits": None, "rule": optimizer.name, "decay": optimizer.decay}
+        inputs["numbers"] = numbers_of(optimizer, *(inputs.pop(name) for name in ("lr", "step", "grad_scale")))
     private = getattr(sys.modules[f"kernels.{op}"], f"_{op}")  # the package's attribute of that name is the function
     torch.library.opcheck(private, (), {**inputs, "backend": "torch"})
 

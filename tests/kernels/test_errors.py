@@ -15,9 +15,9 @@ def lookup(**changes):
 
 
 def update(**changes):
-    arguments = {"table": TABLE.clone(), "state": None, "rows": IDS, "grad_out": torch.ones(2, 3)}
+    arguments = {"table": TABLE.clone(), "states": (), "rows": IDS, "grad_out": torch.ones(2, 3)}
     arguments |= {"offsets": torch.arange(3), "weights": None, "pooling": "sum", "order": torch.arange(2)}
-    arguments |= {"starts": torch.arange(3), "optimizer": "sgd", "lr": 0.1, "backend": "torch"}
+    arguments |= {"starts": torch.arange(3), "optimizer": kernels.Optimizer("sgd"), "lr": 0.1, "backend": "torch"}
     return kernels.sparse_update(**{**arguments, **changes})
 
 
@@ -49,10 +49,26 @@ def test_pooled_lookup_refuses(changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"optimizer": "adam"}, "choose one of sgd, rowwise_adagrad"),
-        ({"optimizer": "rowwise_adagrad"}, r"state: expected torch.float32 \[4\] for rowwise_adagrad, given None"),
-        ({"state": torch.zeros(4)}, "state: expected None for sgd"),
-        ({"table": TABLE.double()}, "table: expected contiguous torch.float32"),
+        (
+            {"optimizer": kernels.Optimizer("adam")},
+            r"states: expected contiguous torch.float32 \[\(4, 3\), \(4, 3\)\] for adam, given \[\]",
+        ),
+        ({"states": (torch.zeros(4),)}, r"states: expected contiguous torch.float32 \[\] for sgd"),
+        (
+            {"optimizer": kernels.Optimizer(), "states": (torch.zeros(4, dtype=torch.float64),)},
+            r"states: expected .* torch.float32 \[\(4,\)\] for rowwise_adagrad, given \['torch.float64 \(4,\)'\]",
+        ),
+        (
+            {"optimizer": kernels.Optimizer("rowwise_adam"), "states": (TABLE, torch.zeros(4)), "step": 0},
+            "step: expected >= 1 for rowwise_adam .*, given 0",
+        ),
+        (
+            {"table": TABLE.double()},
+            "grad_out: expected torch.float64 for a table of torch.float64",
+        ),
+        ({"table": TABLE.int()}, "table: expected contiguous .*, given torch.int32"),
+        ({"table": torch.zeros(3, 4).t()}, "table: expected contiguous"),
+        ({"row_keys": IDS.int()}, r"row_keys: expected int64 \[2\], given torch.int32"),
         ({"rows": torch.tensor([0])}, r"rows: expected int32 or int64 \[2\]"),
         ({"grad_out": torch.ones(1, 3)}, r"offsets: expected 2 numbers \(bags \+ 1\), given 3"),
         ({"order": torch.arange(2).int()}, "order: expected a contiguous 1-D int64"),
