@@ -74,7 +74,7 @@ class PooledExchange:
             Phase("owner_reduce", self.owner_reduce, ("grads", "arrived", "lease"), ("row_grads",), "compute"),
             *apply_phases(self, self.norm),
         )
-        return tuple(phase.scoped(self.label, ("lr",)) for phase in phases)
+        return tuple(phase.scoped(self.label, ("lr", "step")) for phase in phases)
 
     def route(self, bags: Bags) -> Routed:
         """Group the ids by owner, and count how many of each bag every owner gets."""

@@ -122,11 +122,11 @@ def group_by_row(
     return RowGrads(index.rows, grads, offsets, weights, index.order, index.starts)
 
 
-def apply_grads(store: Store, sums: RowGrads, lr: float, backend: str | None) -> None:
-    """The last level of the canonical sum and the optimizer step, fused, on the touched rows of `store`."""
+def apply_grads(store: Store, sums: RowGrads, lr: float, step: int, backend: str | None) -> None:
+    """The last level of the canonical sum and the optimizer step, fused, on touched rows of `store`; `step` from 0."""
     sparse_update(
         store.values,
-        store.state,
+        store.states,
         sums.rows,
         sums.grads,
         sums.offsets,
@@ -134,10 +134,10 @@ def apply_grads(store: Store, sums: RowGrads, lr: float, backend: str | None) ->
         "sum",
         sums.order,
         sums.starts,
-        store.optimizer.name,
+        store.optimizer,
         lr,
-        store.optimizer.eps,
-        backend,
+        step + 1,
+        backend=backend,
     )
 
 

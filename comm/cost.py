@@ -9,7 +9,7 @@ from torch import Tensor
 from kernels.cost import Cost
 
 from .schedule import Schedule
-from .topology import Topology
+from .topology import Link, Topology
 
 
 @dataclass(frozen=True)
@@ -22,20 +22,19 @@ class Collective:
     bytes: Tensor
     calls: int
 
-    def seconds(self, topology: Topology) -> float:
-        """Seconds from the last rank's arrival: those of the slowest of the links that it uses at the same time.
+    def slowest(self, topology: Topology) -> tuple[Link, float]:
+        """The slowest of the links that it uses at the same time, and the bytes on it.
 
         It uses the links over which bytes go, or the widest one if none go anywhere. A ring goes through all its links
         in step, so its time between nodes has those inside in it.
         """
-        if topology.world == 1:
-            return 0.0
         bytes_ = loads(self.bytes, topology.ranks_per_node)
         widest = "nic" if topology.nodes > 1 else "intra"
         used = [kind for kind, load in bytes_.items() if load] or [widest]
         if self.name != "all_to_all" and "nic" in used:
             used = ["nic"]
-        return max(topology.link(kind, self.name).seconds(bytes_[kind], self.calls) for kind in used)
+        links = [(topology.link(kind, self.name), bytes_[kind]) for kind in used]
+        return max(links, key=lambda link: link[0].seconds(link[1], self.calls))
 
 
 @dataclass(frozen=True)
@@ -64,8 +63,19 @@ class PhaseCost:
         return list(self.compute)
 
     def network_seconds(self, topology: Topology) -> float:
-        """Seconds from the last rank's arrival."""
-        return sum(collective.seconds(topology) for collective in self.collectives)
+        """Seconds from the last rank's arrival: of each collective on its slowest link.
+
+        Collectives on one link are priced as one message of all their bytes: they come too close for a shaped link to
+        give its burst to each.
+        """
+        if topology.world == 1:
+            return 0.0
+        used: dict[Link, tuple[float, int]] = {}
+        for collective in self.collectives:
+            link, load = collective.slowest(topology)
+            bytes_, calls = used.get(link, (0.0, 0))
+            used[link] = (bytes_ + load, calls + collective.calls)
+        return sum(link.seconds(bytes_, calls) for link, (bytes_, calls) in used.items())
 
 
 def costs(

@@ -110,9 +110,7 @@ class HotCold(Unique):
         """The same optimizer step on every copy."""
         store, (touched, grads) = self.store, hot_grads
         lease = store.prepare(self.first_copy + touched, step)
-        update_rows(
-            store.values, store.state, lease.slots, grads, store.optimizer.name, lr, store.optimizer.eps, self.backend
-        )
+        update_rows(store.values, store.states, lease.slots, grads, store.optimizer, lr, step + 1, backend=self.backend)
         store.release(lease, dirty=True)
 
     def sent(self, counts: Counts) -> dict[str, Tensor]:

@@ -135,7 +135,7 @@ class MicroBatch:
             Phase("owner_reduce", self.owner_reduce, ("wanted", "lease", *grads), ("row_grads",), "compute"),
             *self.exchange.apply_phases(),
         )
-        return tuple(phase.scoped(self.label, ("lr",)) for phase in phases)
+        return tuple(phase.scoped(self.label, ("lr", "step")) for phase in phases)
 
     def dedup(self, bags: Bags) -> Asking:
         """Distinct rows of the whole local batch, and which part reads each first and last."""

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from kernels import segment_grads, update_rows
+from kernels import Optimizer, segment_grads, update_rows
 
 from .canonical import RowGrads, apply_grads
 from .counts import Counts
@@ -96,8 +96,18 @@ class RowNorm:
 
 
 def row_norm(shards: Shards, group: Group, store: Store, backend: str | None) -> RowNorm | None:
-    """The exchange that the store's optimizer needs: none, unless it is row-wise and a table is cut into columns."""
-    return RowNorm(shards, group, backend) if store.optimizer.name.startswith("rowwise") and shards.siblings else None
+    """The exchange that the store's optimizer needs: none, unless it is row-wise and a table is cut into columns.
+
+    Raises ValueError for a rule that needs more of a whole row than its square sum before the rule.
+    """
+    rule = store.optimizer
+    if not shards.siblings or not (rule.name.startswith("rowwise") or rule.clip_row_norm is not None):
+        return None
+    if rule != Optimizer("rowwise_adagrad", eps=rule.eps):
+        raise ValueError(
+            f"columns: expected plain rowwise_adagrad, or a rule that takes every number for itself, given {rule}"
+        )
+    return RowNorm(shards, group, backend)
 
 
 class _Owner(Protocol):
@@ -109,8 +119,8 @@ class _Owner(Protocol):
 def apply_phases(owner: _Owner, norm: RowNorm | None) -> tuple[Phase, ...]:
     """From `row_grads` and `lease` to the update of the store, with the exchange of `norm` if there is one."""
 
-    def apply(sums: RowGrads, lease: Lease, lr: float) -> None:
-        apply_grads(owner.store, sums, lr, owner.backend)
+    def apply(sums: RowGrads, lease: Lease, lr: float, step: int) -> None:
+        apply_grads(owner.store, sums, lr, step, owner.backend)
         owner.store.release(lease, dirty=True)
 
     def apply_whole(whole: WholeRows, lease: Lease, lr: float) -> None:
@@ -118,7 +128,7 @@ def apply_phases(owner: _Owner, norm: RowNorm | None) -> tuple[Phase, ...]:
         owner.store.release(lease, dirty=True)
 
     if norm is None:
-        return (Phase("apply", apply, ("row_grads", "lease", "lr"), (), "compute"),)
+        return (Phase("apply", apply, ("row_grads", "lease", "lr", "step"), (), "compute"),)
 
     def exchange(sums: RowGrads) -> WholeRows:
         return norm.exchange(sums, f"{owner.label}.norm")
@@ -131,7 +141,7 @@ def apply_phases(owner: _Owner, norm: RowNorm | None) -> tuple[Phase, ...]:
 
 def apply_whole_rows(store: Store, whole: WholeRows, lr: float, backend: str | None) -> None:
     """Row-wise Adagrad with the norms of whole rows: the rule of `kernels.sparse_update`, its square sum given."""
-    assert store.state is not None
-    store.state[whole.rows] += whole.mean_square
-    rate = lr / (store.state[whole.rows].sqrt() + store.optimizer.eps)
-    update_rows(store.values, None, whole.rows, rate[:, None] * whole.grads, "sgd", 1.0, 0.0, backend)
+    (state,) = store.states
+    state[whole.rows] += whole.mean_square
+    rate = lr / (state[whole.rows].sqrt() + store.optimizer.eps)
+    update_rows(store.values, (), whole.rows, rate[:, None] * whole.grads, Optimizer("sgd"), 1.0, backend=backend)

@@ -83,9 +83,8 @@ class Replicated:
         """The same optimizer step on every copy."""
         store = self.store
         touched = store.prepare(union, step)
-        update_rows(
-            store.values, store.state, touched.slots, grads, store.optimizer.name, lr, store.optimizer.eps, self.backend
-        )
+        slots = touched.slots
+        update_rows(store.values, store.states, slots, grads, store.optimizer, lr, step + 1, backend=self.backend)
         store.release(touched, dirty=True)
         store.release(lease, dirty=True)
 

@@ -5,13 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-
-@dataclass(frozen=True)
-class SparseOptimizer:
-    """The rule of `kernels.sparse_update`: `name` one of its OPTIMIZERS. The learning rate comes with each step."""
-
-    name: str = "rowwise_adagrad"
-    eps: float = 1e-8
+from kernels import Optimizer
 
 
 @dataclass(frozen=True)
@@ -22,13 +16,13 @@ class Lease:
 
 
 class Store(Protocol):
-    """One tier of rows of one width. `values` [lines, dim] and `state` [lines] or None are what kernels read and
-    update.
+    """One tier of rows of one width. `values` [lines, dim] and `states` (`kernels.state_like` of them) are what kernels
+    read and update.
     """
 
     values: Tensor
-    state: Tensor | None
-    optimizer: SparseOptimizer
+    states: tuple[Tensor, ...]
+    optimizer: Optimizer
 
     def prepare(self, rows: Tensor, step: int) -> Lease:
         """Slots of `rows` [n] int64, held until the lease is released."""

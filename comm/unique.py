@@ -69,7 +69,7 @@ class Unique:
             Phase("owner_reduce", self.owner_reduce, ("grads", "asked", "lease"), ("row_grads",), "compute"),
             *self.apply_phases(),
         )
-        return tuple(phase.scoped(self.label, ("lr",)) for phase in phases)
+        return tuple(phase.scoped(self.label, ("lr", "step")) for phase in phases)
 
     def dedup(self, bags: Bags) -> Distinct:
         """Distinct rows over all tables, grouped by owner."""

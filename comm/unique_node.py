@@ -81,7 +81,7 @@ class UniqueNode(Unique):
             Phase("owner_reduce", self.owner_sums, ("grads", "lease"), ("row_grads",), "compute"),
             *self.apply_phases(),
         )
-        return tuple(phase.scoped(self.label, ("lr",)) for phase in phases)
+        return tuple(phase.scoped(self.label, ("lr", "step")) for phase in phases)
 
     def leaving(self, buckets: Buckets) -> Buckets:
         """`buckets` in the order in which keys leave: owners by place in the node, then by node."""

@@ -3,12 +3,16 @@
     python -m experiments calibrate                                    ranks of one node, over loopback: `intra`
     python -m experiments calibrate --nodes 2 --ranks-per-node 2       an emulated cluster: `intra` and `nic`
 
-A collective takes from the last rank's arrival to the last rank's end, the median over repeats. A link is a line
-through its sizes, alpha + bytes / beta, or linear between them where that predicts left-out sizes better.
+A collective takes from the last arrival to the last end of a rank, the median over rounds in which all take turns. A
+link is a line through its sizes, alpha + bytes / beta, or one with a knee (the burst of a shaped link costs nothing)
+where that predicts left-out sizes better.
 """
 
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 
@@ -16,7 +20,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
-from scipy.optimize import isotonic_regression, nnls
+from scipy.optimize import least_squares
 from torch import Tensor
 
 import kernels
@@ -30,10 +34,19 @@ from kernels import _backend
 from kernels.cost import Device
 from models.layers import MLP
 
+COLLECTIVES = ("all_to_all", "all_gather", "all_reduce", "reduce_scatter")
 LARGEST = 1 << 22
-REPEATS = 11
+ROUNDS = 12
+FEW_FROM = 1 << 17
+"""Bytes from which a size takes part in every third round only: it is slow, and its time steadier."""
 OWN = "calibrate"
 """Label of what calibration itself sends; a group's counts are rid of it in the end."""
+STEEPEST = 1e-15
+"""Least seconds a byte: where no slope shows, a link is as fast as this."""
+TINY = 1e-12
+"""Seconds; keeps the logarithm of a model finite on the way to its fit."""
+NOISE = 0.1
+"""Part of the time by which a median of rounds is off on a machine that is not quiet."""
 Points = Sequence[tuple[float, float]]
 """Bytes and seconds."""
 
@@ -92,108 +105,157 @@ def sizes_up_to(largest: int, world: int, number: int = 20) -> list[int]:
 
 
 def calibrate_group(
-    group: Group, largest: int = LARGEST, repeats: int = REPEATS, pause_s: float = 0.0
+    group: Group,
+    largest: int = LARGEST,
+    rounds: int = ROUNDS,
+    compute_s: float = 0.001,
+    pause_s: float = 0.005,
+    collectives: Sequence[str] = COLLECTIVES,
 ) -> dict[str, Link]:
     """The links of a running group of 2 ranks or more, the same on every rank: `nic/...` if it has several nodes.
 
-    All ranks call this. `pause_s` lets the link rest before each call, as compute between exchanges does: the burst of
-    a shaped link has then come back.
+    All ranks call this. Between calls each computes for about `compute_s` and rests for `pause_s`, as in a step on
+    shared cores: ranks that are through take cores from those that are not, and a shaped link has its burst back.
     """
     if group.size < 2:
         raise ValueError("group: expected 2 ranks or more, given 1: there is no link to measure")
-    timings = time_collectives(group, sizes_up_to(largest, group.size), repeats, pause_s)
+    timings = time_collectives(group, sizes_up_to(largest, group.size), rounds, compute_s, pause_s, collectives)
     return {
         name: fit(points, f"gloo, {group.nodes} x {group.ranks_per_node} ranks") for name, points in timings.items()
     }
 
 
 def time_collectives(
-    group: Group, sizes: Sequence[int], repeats: int, pause_s: float
+    group: Group,
+    sizes: Sequence[int],
+    rounds: int,
+    compute_s: float,
+    pause_s: float,
+    collectives: Sequence[str] = COLLECTIVES,
 ) -> dict[str, list[tuple[float, float]]]:
     """For each link and collective: (bytes of the busiest rank or node as in `Topology`, median seconds) by size."""
+    jobs = [job for size in sizes for job in _jobs(group, collectives, size)]
+    for job in jobs:  # not timed; tells the bytes
+        job.call(OWN)
+        sent = _everywhere(group, group.sent.pop(OWN), "bytes")
+        job.load = loads(sent, group.ranks_per_node)[job.kind]
+    order, pauses = random.Random(0), random.Random(group.rank)  # one order for all ranks, for each pauses of its own
+    for number in range(rounds):
+        for job in order.sample(jobs, len(jobs)):
+            if job.size < FEW_FROM or number % 3 == 0:
+                _compute(pauses.uniform(0.5, 1.5) * compute_s)
+                time.sleep(pause_s)
+                start = time.perf_counter()
+                job.call(OWN)
+                job.times.append((start, time.perf_counter()))
     points: dict[str, list[tuple[float, float]]] = {}
-    for size in sizes:
-        for kind, collective, call in _collectives(group, size):
-            label = f"{OWN}/{kind}/{collective}"
-            call(label)
-            group.sent.pop(label)
-            seconds = _seconds(group, lambda call=call, label=label: call(label), repeats, pause_s)
-            sent = _everywhere(group, group.sent.pop(label)) // repeats
-            points.setdefault(f"{kind}/{collective}", []).append((loads(sent, group.ranks_per_node)[kind], seconds))
-    group.sent.pop(OWN)
+    for job in jobs:
+        # perf_counter is the machine's clock: ranks on one machine can compare theirs
+        start, end = _everywhere(group, torch.tensor(job.times, dtype=torch.float64), "times").amax(0).unbind(1)
+        points.setdefault(f"{job.kind}/{job.collective}", []).append((job.load, float(np.median(end - start))))
+    for label in [label for label in group.sent if label.startswith(OWN)]:
+        del group.sent[label]
     for key in [key for key in group.calls if key[0].startswith(OWN)]:
         del group.calls[key]
     return points
 
 
-def _collectives(group: Group, size: int) -> Iterator[tuple[str, str, Callable[[str], Tensor]]]:
-    """Kind of link, collective, and a call that has every rank send about `size` bytes."""
-    x = torch.zeros(group.size, size // 4 // group.size)
-    wide = "nic" if group.nodes > 1 else "intra"
-    yield wide, "all_to_all", lambda label: group.exchange(x, label)
-    yield wide, "all_gather", lambda label: group.all_gather(x[0], [x.shape[1]] * group.size, label)
-    yield wide, "all_reduce", lambda label: group.all_reduce(x.flatten(), label)
-    yield wide, "reduce_scatter", lambda label: group.reduce_scatter(x, label)
-    if group.nodes > 1 and group.ranks_per_node > 1:
-        share = size // 4 // group.ranks_per_node
-        node = group.node_of(group.rank)
-        splits = [share if group.node_of(rank) == node else 0 for rank in range(group.size)]
-        inside = torch.zeros(sum(splits))
-        yield "intra", "all_to_all", lambda label: group.all_to_all(inside, splits, splits, label)
+@dataclass
+class _Job:
+    """One collective at one size; `load` in bytes, `times` of start and end in seconds."""
+
+    kind: str
+    collective: str
+    call: Callable[[str], Tensor]
+    size: int
+    load: float = 0.0
+    times: list[tuple[float, float]] = field(default_factory=list)
 
 
-def _seconds(group: Group, call: Callable[[], object], repeats: int, pause_s: float) -> float:
-    """Median over repeats of the time from the last rank's start to the last rank's end, on the machine's clock."""
-    times = []
-    for _ in range(repeats):
-        time.sleep(pause_s)
-        group.barrier()
-        start = time.perf_counter()
-        call()
-        times.append((start, time.perf_counter()))
-    start, end = _everywhere(group, torch.tensor(times, dtype=torch.float64)).amax(0).unbind(1)
-    return float(np.median(end - start))
+def _compute(seconds: float) -> None:
+    """Keep a core and its caches busy until `seconds` have passed."""
+    x, end = torch.ones(1 << 18), time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        x.mul_(1.0)
 
 
-def _everywhere(group: Group, x: Tensor) -> Tensor:
+def _jobs(group: Group, collectives: Sequence[str], size: int) -> Iterator[_Job]:
+    """Each collective on each link, so that a rank sends about `size` bytes: over all ranks, and inside all nodes."""
+    links = {"nic": group, "intra": group.node} if group.nodes > 1 else {"intra": group}
+    for kind, part in links.items():
+        if part.size == 1:
+            continue
+        x = torch.zeros(part.size, size // 4 // part.size)
+        calls = {
+            "all_to_all": partial(part.exchange, x),
+            "all_gather": partial(part.all_gather, x[0], [x.shape[1]] * part.size),
+            "all_reduce": partial(part.all_reduce, x.flatten()),
+            "reduce_scatter": partial(part.reduce_scatter, x),
+        }
+        yield from (_Job(kind, name, calls[name], size) for name in collectives)
+
+
+def _everywhere(group: Group, x: Tensor, label: str) -> Tensor:
     """Every rank's `x` [...], [size, ...]."""
-    return group.all_gather(x[None], [1] * group.size, OWN)
+    return group.all_gather(x[None], [1] * group.size, f"{OWN}.{label}")
 
 
 def fit(points: Points, source: str) -> Link:
-    """The link through `points`: a line, or linear between them if that predicts left-out points better.
+    """The link through `points`, four or more: a line, or one with a knee if that predicts left-out points better.
 
-    Least relative errors, neither alpha nor 1 / beta below zero; between points, seconds are made to grow with bytes
-    first. What predicts better has a median error that is smaller by a percent of the time or more, when each inner
-    point is left out in turn. `source` is completed by which it is and by that error.
+    Residuals are logarithms of ratios, so that small sizes count like large ones, and those beyond NOISE count by
+    their size instead of its square. What predicts better has a median error that is smaller by a percent of the time
+    or more, when each quarter of the points is left out in turn. `source` is completed by which it is and that error.
     """
     points = sorted(points)
-    inner = range(1, len(points) - 1)
     errors = {}
-    for shape in (_line, _broken):
-        left_out = [shape(points[:i] + points[i + 1 :], "").seconds(points[i][0]) / points[i][1] - 1 for i in inner]
-        errors[shape] = float(np.median(np.abs(left_out))) if left_out else 0.0
-    shape = _broken if errors[_broken] < errors[_line] - 0.01 else _line
-    name = "line" if shape is _line else "linear between sizes"
-    return shape(points, f"{source}, {name}, error {errors[shape]:.0%} of a left-out size")
+    for shape in (_line, _knee):
+        ratios = []
+        for turn in range(4):
+            kept = shape([point for i, point in enumerate(points) if i % 4 != turn], "")
+            ratios += [kept.seconds(bytes_) / seconds for bytes_, seconds in points[turn::4]]
+        errors[shape] = float(np.median(np.abs(np.array(ratios) - 1)))
+    shape = _knee if errors[_knee] < errors[_line] - 0.01 else _line
+    return shape(points, f"{source}, {shape.__name__[1:]}, error {errors[shape]:.0%} of a left-out size")
 
 
 def _line(points: Points, source: str) -> Link:
     """seconds = alpha + bytes / beta."""
     bytes_, seconds = np.array(points).T
-    # dividing each equation by its right side turns absolute errors into relative ones
-    solution = nnls(np.stack([1 / seconds, bytes_ / seconds], axis=1), np.ones(len(points)))[0]
-    return Link(float(solution[0]), float(1 / max(solution[1], 1e-15)), source)
+    alpha, slope = _least(lambda x: x[0] + x[1] * bytes_, seconds, [[seconds[0], seconds[-1] / bytes_[-1]]])
+    return Link(alpha, 1 / max(slope, STEEPEST), source)
 
 
-def _broken(points: Points, source: str) -> Link:
-    """Linear between points; above them as steep as over their last third."""
+def _knee(points: Points, source: str) -> Link:
+    """One slope up to the knee, another above it."""
     bytes_, seconds = np.array(points).T
-    rising = isotonic_regression(seconds, weights=1 / seconds**2).x
-    kept = tuple((float(b), float(s)) for b, s in zip(bytes_, rising, strict=True))
-    (first, begin), (last, end) = kept[min(-len(kept) // 3, -2)], kept[-1]
-    beta = (last - first) / max(end - begin, 1e-15 * (last - first))
-    return Link(kept[0][1], beta, source, kept)
+
+    def model(x: np.ndarray) -> np.ndarray:
+        return x[0] + x[1] * np.minimum(bytes_, x[3]) + x[2] * np.maximum(bytes_ - x[3], 0)
+
+    slope = seconds[-1] / bytes_[-1]
+    starts = [[seconds[0], slope, slope, knee] for knee in np.quantile(bytes_, (0.25, 0.5, 0.75))]
+    alpha, below, above, knee = _least(model, seconds, starts)
+    return Link(alpha, 1 / max(above, STEEPEST), source, ((0.0, alpha), (knee, alpha + knee * below)))
+
+
+def _least(
+    model: Callable[[np.ndarray], np.ndarray], seconds: np.ndarray, starts: Sequence[Sequence[float]]
+) -> list[float]:
+    """The parameters of `model`, none below zero, that come nearest to `seconds`, from the best of `starts`."""
+
+    def residuals(factors: np.ndarray, start: np.ndarray) -> np.ndarray:
+        return np.log(np.maximum(model(factors * start), TINY) / seconds)
+
+    best = min(
+        (
+            (found.cost, (found.x * start).tolist())
+            for start in map(np.array, starts)
+            for found in [least_squares(residuals, np.ones(len(start)), bounds=(0, np.inf), loss="soft_l1",
+                                        f_scale=NOISE, ftol=1e-12, xtol=1e-12, gtol=1e-12, args=(start,))]
+        ),
+    )  # fmt: skip
+    return best[1]
 
 
 def _sourced(link: Link, where: str) -> Link:
@@ -208,7 +270,7 @@ def measure_device(group: Group) -> tuple[Device, dict[str, Link]]:
     return limits, time_kernels(device, IDS)
 
 
-def time_kernels(device: torch.device, sizes: Sequence[int], repeats: int = REPEATS) -> dict[str, Link]:
+def time_kernels(device: torch.device, sizes: Sequence[int], repeats: int = ROUNDS) -> dict[str, Link]:
     """Seconds of the default backend's ops against the bytes of their contract, over `sizes` of ids."""
     backend, rates = _backend.default(device), {}
     for op, fields in CASES.items():
@@ -224,7 +286,7 @@ def time_kernels(device: torch.device, sizes: Sequence[int], repeats: int = REPE
     return rates
 
 
-def dense_flops(device: torch.device, batch: int = 512, repeats: int = REPEATS) -> float:
+def dense_flops(device: torch.device, batch: int = 512, repeats: int = ROUNDS) -> float:
     """Flop/s of the forward and backward of an MLP in fp32: 6 flops a weight and sample."""
     layers = MLP(256, (256, 256, 64), last_relu=False).to(device)
     x = torch.ones(batch, 256, device=device, requires_grad=True)

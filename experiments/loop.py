@@ -9,10 +9,10 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from comm.group import Group
 from comm.plan import Plan
-from comm.store import SparseOptimizer
 from experiments.data.batch import DENSE, ClickBatch, ClickStream
 from experiments.metrics import ClickMetrics
 from experiments.schedules import WarmupDecay
+from kernels import Optimizer
 from models.dcn import DLRMDCNv2
 from models.dlrm import DLRM
 from models.embedding import ShardedEmbedding
@@ -82,7 +82,7 @@ class Trainer:
         backend: str | None = None,
     ) -> None:
         self.group = group
-        self.embedding = ShardedEmbedding(plan, group, SparseOptimizer(optim.sparse), model.seed, backend)
+        self.embedding = ShardedEmbedding(plan, group, Optimizer(optim.sparse), model.seed, backend)
         self.model = model.build(self.embedding)
         dense = torch.optim.Adam(self.model.parameters(), lr=optim.dense_lr)
         self._sparse_lr = optim.schedule(optim.sparse_lr, steps)
@@ -124,6 +124,6 @@ class Trainer:
             metrics.update(whole[:, 0], whole[:, 1])
         return metrics.compute()
 
-    def tables(self) -> dict[str, tuple[Tensor, Tensor | None]]:
+    def tables(self) -> dict[str, tuple[Tensor, ...]]:
         """Every table and its optimizer state, whole, on every rank."""
         return self.embedding.gather_tables()

@@ -11,29 +11,45 @@ The folder uses relative imports only: copy it under any name and import it ther
 from ._backend import BACKENDS
 from .bags import Bags, TableSpec, check_ids
 from .bucketize import Buckets, RowShards, bucketize
-from .pooled_lookup import pooled_lookup
+from .cache_probe import Admitted, cache_admit, cache_lock, cache_probe, cache_unlock
+from .embedding_bag import EmbeddingBag, EmbeddingBagCollection
+from .pooled_lookup import PooledMax, pooled_lookup, pooled_max
 from .row_copy import row_copy
 from .segment_grads import segment_grads
-from .sparse_update import sparse_update, update_rows
+from .sparse_update import RULES, Optimizer, clip_scale, grad_square_sum, sparse_update, state_like, update_rows
 from .unique_ids import Unique, unique_ids
 
-OPS = ("pooled_lookup", "unique_ids", "bucketize", "segment_grads", "sparse_update", "row_copy")
+OPS = ("pooled_lookup", "unique_ids", "bucketize", "segment_grads", "sparse_update", "row_copy", "cache_probe")
 """The only list of ops: tests, benchmarks and the ahead-of-time compile check walk it."""
 
 __all__ = [
     "BACKENDS",
     "OPS",
+    "RULES",
+    "Admitted",
     "Bags",
     "Buckets",
+    "EmbeddingBag",
+    "EmbeddingBagCollection",
+    "Optimizer",
+    "PooledMax",
     "RowShards",
     "TableSpec",
     "Unique",
     "bucketize",
+    "cache_admit",
+    "cache_lock",
+    "cache_probe",
+    "cache_unlock",
     "check_ids",
+    "clip_scale",
+    "grad_square_sum",
     "pooled_lookup",
+    "pooled_max",
     "row_copy",
     "segment_grads",
     "sparse_update",
+    "state_like",
     "unique_ids",
     "update_rows",
 ]

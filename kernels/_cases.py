@@ -82,11 +82,20 @@ def normal(shape: tuple[int, ...], dtype: torch.dtype, random: torch.Generator) 
 
 
 def copied(inputs: Mapping[str, Any], double: bool = False, magnitudes: bool = False) -> dict[str, Any]:
-    """A copy of an op's keyword arguments; its floating tensors in float64, or as absolute values, if asked."""
+    """A copy of an op's keyword arguments; its floating tensors in float64, or as absolute values, if asked.
+
+    In float64, rows of bytes with a `scale_bias` become the numbers they stand for, and a result's dtype float64.
+    """
+    if double and inputs.get("scale_bias") is not None:
+        scale, bias = (inputs["scale_bias"].double().abs() if magnitudes else inputs["scale_bias"].double()).unbind(1)
+        inputs = {**inputs, "table": scale[:, None] * inputs["table"] + bias[:, None], "scale_bias": None}
 
     def copy(value: Any) -> Any:
         if isinstance(value, tuple):
-            return type(value)(*map(copy, value))  # a NamedTuple of tensors
+            parts = map(copy, value)
+            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)  # a NamedTuple of tensors, or any
+        if double and isinstance(value, torch.dtype):
+            return torch.float64
         if not isinstance(value, Tensor):
             return value
         if value.is_floating_point():
@@ -105,3 +114,13 @@ def sum_bound(terms: Tensor, n: Tensor, eps: float) -> Tensor:
     covers both.
     """
     return (n + 1) * eps * terms
+
+
+def rounded_bound(off: Tensor, truth: Tensor, dtype: torch.dtype) -> Tensor:
+    """`off`, the bound of a number before it is rounded to nearest in `dtype`, given the float64 `truth`: after it.
+
+    Rounding y moves it by at most half a unit in the last place: eps / 2 * |y|, or half the smallest subnormal number
+    where |y| is below the normal ones; and |y| <= |truth| + off.
+    """
+    info = torch.finfo(dtype)
+    return off + info.eps / 2 * ((truth.abs() + off).clamp(min=info.smallest_normal))

@@ -58,6 +58,36 @@ def as_dtype(scalar, dtype: tl.constexpr):
     return (scalar * tl.full([1], 1, dtype)).to(dtype)
 
 
+@triton.jit
+def widen(x):
+    # What sums are kept in: float32, float64 for float64. Arithmetic on bfloat16 blocks is wrong in the interpreter.
+    if x.dtype != tl.float64:
+        x = x.to(tl.float32)
+    return x
+
+
+@triton.jit
+def to_nearest(x, dtype: tl.constexpr):
+    # `x.to(dtype)`, to nearest even. The interpreter cuts bits off in `.to(bfloat16)`: round them, here and compiled.
+    if dtype == tl.bfloat16:
+        bits = x.to(tl.uint32, bitcast=True)
+        near = tl.where(x == x, bits + 0x7FFF + ((bits >> 16) & 1), bits | 0x400000)  # a NaN stays one when cut
+        result = (near >> 16).to(tl.uint16).to(tl.bfloat16, bitcast=True)
+    else:
+        result = x.to(dtype)
+    return result
+
+
+REALS = {
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.float16: "fp16",
+    torch.bfloat16: "bf16",
+    torch.uint8: "u8",
+}
+"""Triton's names of the dtypes of tables."""
+
+
 @dataclass(frozen=True)
 class Variant:
     """One specialisation of a kernel to compile ahead of time.
@@ -85,7 +115,7 @@ def row_variant(
     config: dict[str, int],
 ) -> Variant:
     """The Variant of a row kernel at `dim` columns of `dtype`: pointers are aligned, `dim` is if a multiple of 16."""
-    real = {torch.float32: "fp32", torch.float64: "fp64"}[dtype]
+    real = REALS[dtype]
     signature = {argument: kind.replace("real", real) for argument, kind in signature.items()}
     aligned = [argument for argument, kind in signature.items() if kind.startswith("*")]
     if dim % 16 == 0:

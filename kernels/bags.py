@@ -7,9 +7,14 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-Pooling = Literal["sum", "mean"]
+Pooling = Literal["sum", "mean", "max"]
 POOLINGS: tuple[str, ...] = get_args(Pooling)
 OnBadId = Literal["raise", "drop"]
+
+
+def accumulator(table: torch.dtype) -> torch.dtype:
+    """What sums over rows of a table are kept in: float64 for float64 rows, float32 for all others."""
+    return torch.float64 if table == torch.float64 else torch.float32
 
 
 @dataclass(frozen=True)

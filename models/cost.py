@@ -6,9 +6,11 @@ import torch
 from torch import Tensor
 
 from comm.canonical import chunk_sizes, ring_bytes
+from comm.cost import Work
 from comm.counts import Counts
 from comm.strategy import off_diagonal
 from kernels import Bags
+from kernels.cost import Cost
 
 from .embedding import ShardedEmbedding
 from .step import TrainingStep
@@ -30,6 +32,14 @@ def bytes_sent(step: TrainingStep, counts: dict[str, Counts]) -> dict[str, Tenso
         predicted = team.strategy.sent(counts[team.label])
         sent |= {f"{team.label}.{name}": bytes_ for name, bytes_ in predicted.items()}
     return sent
+
+
+def dense_work(step: TrainingStep, batches: Sequence[int]) -> Work:
+    """Work of the phase `dense` on each rank for `batches` [world] samples: 6 flops a weight of a matrix and sample,
+    2 forward and 4 backward. Interactions of vectors, which have no weights, come on top.
+    """
+    weights = sum(parameter.numel() for parameter in step.parameters if parameter.ndim == 2)
+    return Work("dense", tuple(Cost(flops=6.0 * weights * batch) for batch in batches))
 
 
 def dense_bytes(step: TrainingStep) -> dict[str, Tensor]:

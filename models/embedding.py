@@ -17,9 +17,8 @@ from comm.group import Group
 from comm.plan import Placement, Plan
 from comm.schedule import Frame, Phase, Schedule
 from comm.shards import Shards
-from comm.store import SparseOptimizer
 from comm.strategy import INPUTS, Strategy, build
-from kernels import Bags, check_ids
+from kernels import Bags, Optimizer, check_ids
 from kernels.bags import OnBadId
 
 from .executor import Executor
@@ -57,7 +56,7 @@ class ShardedEmbedding(nn.Module):
         self,
         plan: Plan,
         group: Group,
-        optimizer: SparseOptimizer | None = None,
+        optimizer: Optimizer | None = None,
         seed: int = 0,
         backend: str | None = None,
         on_bad_id: OnBadId = "raise",
@@ -68,7 +67,13 @@ class ShardedEmbedding(nn.Module):
         self.plan, self.group, self.tables = plan, group, plan.tables
         self.on_bad_id: OnBadId = on_bad_id
         self.dropped = 0
-        self.optimizer = optimizer or SparseOptimizer()
+        self.optimizer = optimizer or Optimizer()
+        narrow = [table.name for table in self.tables if table.dtype not in (torch.float32, torch.float64)]
+        if narrow:
+            raise ValueError(
+                f"table {narrow[0]!r}: expected dtype float32 or float64 in a sharded embedding, whose sums do not depend "
+                "on the rank; kernels.sparse_update trains narrower tables"
+            )
         self.teams = tuple(self._team(name, blocks, seed, backend) for name, blocks in _teams(plan).items())
 
     def _team(self, label: str, blocks: tuple[tuple[int, int], ...], seed: int, backend: str | None) -> Team:
@@ -148,9 +153,9 @@ class ShardedEmbedding(nn.Module):
         batch = len(bags) // len(self.tables)
         return bags.lengths[number * batch : (number + 1) * batch].clamp(min=1)[:, None]
 
-    def gather_tables(self) -> dict[str, tuple[Tensor, Tensor | None]]:
-        """Every table whole, with its optimizer state, on every rank: for checkpoints of small models and for tests."""
-        blocks: dict[tuple[int, int], tuple[Tensor, Tensor | None]] = {}
+    def gather_tables(self) -> dict[str, tuple[Tensor, ...]]:
+        """Every table whole, then its optimizer's states, on every rank: for checkpoints of small models, and tests."""
+        blocks: dict[tuple[int, int], tuple[Tensor, ...]] = {}
         for team in self.teams:
             team.strategy.store.flush()
             blocks.update(zip(team.blocks, _gather(team, self.group), strict=True))
@@ -158,7 +163,9 @@ class ShardedEmbedding(nn.Module):
         for number, table in enumerate(self.tables):
             parts = [blocks[number, column] for column in range(self.plan.placements[number].columns)]
             # a row-wise state is the same number beside every block of columns
-            whole[table.name] = (torch.cat([values for values, _ in parts], dim=1), parts[0][1])
+            whole[table.name] = tuple(
+                torch.cat(arrays, dim=1) if arrays[0].ndim == 2 else arrays[0] for arrays in zip(*parts, strict=True)
+            )
         return whole
 
 
@@ -196,10 +203,10 @@ def _held(shards: Shards, rank: int) -> list[tuple[int, Tensor]]:
     return own + [(number, torch.tensor(p.hot, dtype=torch.int64)) for number, p in enumerate(shards.placements)]
 
 
-def _gather(team: Team, group: Group) -> list[tuple[Tensor, Tensor | None]]:
-    """The team's blocks, all rows and their state, from every rank's array."""
+def _gather(team: Team, group: Group) -> list[tuple[Tensor, ...]]:
+    """The team's blocks, all rows and their states, from every rank's array."""
     shards, store = team.strategy.shards, team.strategy.store
-    arrays = [store.values] if store.state is None else [store.values, store.state]
+    arrays = [store.values, *store.states]
     if _is_replicated(shards.placements):
         everything, runs = arrays, _held(shards, group.rank)
     else:
@@ -212,4 +219,4 @@ def _gather(team: Team, group: Group) -> list[tuple[Tensor, Tensor | None]]:
     for (number, ids), (begin, end) in zip(runs, pairwise(ends), strict=True):
         for target, array in zip(whole[number], everything, strict=True):
             target[ids] = array[begin:end]
-    return [(parts[0], parts[1] if len(parts) > 1 else None) for parts in whole]
+    return [tuple(parts) for parts in whole]

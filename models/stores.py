@@ -2,15 +2,16 @@
 
 from torch import Tensor
 
-from comm.store import Lease, SparseOptimizer
+from comm.store import Lease
+from kernels import Optimizer, state_like
 
 
 class DeviceStore:
-    """All rows in device memory. `values` [rows, dim]; `state` [rows] of the same dtype where the optimizer has one."""
+    """All rows in device memory: `values` [rows, dim] and the optimizer's `states`."""
 
-    def __init__(self, values: Tensor, optimizer: SparseOptimizer) -> None:
+    def __init__(self, values: Tensor, optimizer: Optimizer) -> None:
         self.values, self.optimizer = values, optimizer
-        self.state = None if optimizer.name == "sgd" else values.new_zeros(len(values))
+        self.states = state_like(values, optimizer)
         self._leases = 0
 
     def prepare(self, rows: Tensor, step: int) -> Lease:

@@ -5,6 +5,7 @@ A rank is a process of the trace, a stream a thread of it.
 """
 
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -35,6 +36,17 @@ def executed(ranks: Sequence[Sequence[Event]], bytes_: Tensor) -> Timeline:
             waited = min(arrived.get(event.phase, event.start), event.end) - event.start
             spans.append(Span(event.phase, event.resource, rank, event.start, event.end, waited))
     return Timeline(tuple(spans), bytes_)
+
+
+def compute_seconds(timelines: Sequence[Timeline]) -> dict[str, list[float]]:
+    """Seconds of each phase outside the network on each rank, medians over executed steps, for `comm.cost.costs`."""
+    seconds: dict[str, list[list[float]]] = {}
+    for timeline in timelines:
+        for span in timeline.spans:
+            if span.resource != "network":
+                ranks = seconds.setdefault(span.phase, [[] for _ in timeline.bytes])
+                ranks[span.rank].append(span.end - span.start)
+    return {phase: [statistics.median(times) for times in ranks] for phase, ranks in seconds.items()}
 
 
 def trace(timelines: Mapping[str, Timeline]) -> dict[str, Any]:

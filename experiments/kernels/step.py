@@ -68,10 +68,10 @@ PHASES = ("lookup", "update", "step")
 
 @dataclass(frozen=True)
 class Batch:
-    """Table [rows, dim], accumulators [rows] or None, a batch of ids [N] and the gradient of its bags [batch, dim]."""
+    """Table [rows, dim], accumulators [rows] or none, a batch of ids [N] and the gradient of its bags [batch, dim]."""
 
     table: Tensor
-    state: Tensor | None
+    states: tuple[Tensor, ...]
     ids: Tensor
     offsets: Tensor
     grad_out: Tensor
@@ -131,7 +131,7 @@ def make(config: Config, device: str) -> Batch:
     ids = zipf_ids(config.rows, config.alpha, config.batch * config.hotness, config.seed)
     return Batch(
         table.to(device),
-        torch.full((config.rows,), STATE, device=device) if config.optimizer != "sgd" else None,
+        tuple(state + STATE for state in kernels.state_like(table, kernels.Optimizer(config.optimizer))),
         ids.to(device),
         torch.arange(config.batch + 1, device=device) * config.hotness,
         grad_out.to(device),
@@ -156,7 +156,7 @@ def backend_arm(batch: Batch, backend: str) -> Arm:
         unique = kernels.unique_ids(batch.ids, backend=backend)
         kernels.sparse_update(
             batch.table,
-            batch.state,
+            batch.states,
             unique.rows,
             batch.grad_out,
             batch.offsets,
@@ -164,10 +164,9 @@ def backend_arm(batch: Batch, backend: str) -> Arm:
             "sum",
             unique.order,
             unique.starts,
-            batch.optimizer,
+            kernels.Optimizer(batch.optimizer, eps=EPS),
             batch.lr,
-            EPS,
-            backend,
+            backend=backend,
         )
 
     return Arm(lambda: kernels.pooled_lookup(batch.table, batch.ids, batch.offsets, backend=backend), update)
@@ -204,9 +203,9 @@ def sparse_grad_arm(batch: Batch) -> Arm:
 
 def apply_rowwise_adagrad(batch: Batch, rows: Tensor, grads: Tensor) -> None:
     """The rule in eager torch, in place where it can be: overwrites `grads`."""
-    assert batch.state is not None
-    state = batch.state[rows] + grads.square().mean(1)
-    batch.state[rows] = state
+    (states,) = batch.states
+    state = states[rows] + grads.square().mean(1)
+    states[rows] = state
     batch.table.index_add_(0, rows, grads.mul_((-batch.lr / (state.sqrt() + EPS))[:, None]))
 
 
@@ -244,7 +243,7 @@ def check(name: str, arm: Arm, batch: Batch, rows: Tensor) -> None:
     hold(f"{name} lookup", arm.lookup(), truth, 2 * lengths * u * magnitude)
 
     before = batch.table[rows]
-    state = None if batch.state is None else batch.state[rows]
+    state = batch.states[0][rows] if batch.states else None
     index = kernels.unique_ids(batch.ids, backend="torch")
     grads = true_grads(batch.grad_out, batch.offsets, None, "sum", index.order, index.starts)
     sizes = true_grads(batch.grad_out.abs(), batch.offsets, None, "sum", index.order, index.starts)
@@ -255,8 +254,8 @@ def check(name: str, arm: Arm, batch: Batch, rows: Tensor) -> None:
     arm.update()
     hold(f"{name} update", batch.table[rows], before - rate * grads, 2 * u * bound)
     batch.table[rows] = before
-    if batch.state is not None and state is not None:
-        batch.state[rows] = state
+    if state is not None:
+        batch.states[0][rows] = state
 
 
 def hold(what: str, given: Tensor, truth: Tensor, bound: Tensor) -> None:
@@ -276,7 +275,7 @@ def bytes_of(batch: Batch, rows: Tensor) -> dict[str, float]:
     lookup = {"table": batch.table, "ids": batch.ids, "offsets": batch.offsets, "weights": None, "pooling": "sum"}
     update = {
         "table": batch.table,
-        "state": batch.state,
+        "states": batch.states,
         "rows": rows,
         "grad_out": batch.grad_out,
         "offsets": batch.offsets,

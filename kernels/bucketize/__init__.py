@@ -16,8 +16,15 @@ part) is a *cell*; the cells of table t begin at `first[t]`. `owner[cell]` is th
 
 `table_starts` [T + 1] int64 gives the table of each position: the ids of table t are
 `ids[table_starts[t] : table_starts[t + 1]]` (0 <= id < rows of the table).
-A whole table is `parts = 1`; a column shard is another table
-with the same ids. Exact: integers only, every backend gives the same bits.
+A whole table is `parts = 1`.
+
+A column shard is a further table with the same ids: for a table cut into C blocks of columns, repeat its ids C times,
+as C tables, each with row shards of its own (a grid, if they have several parts), whose rows are as wide as the block.
+The owners of block c then get each id once, and what they send back are columns of the row, joined in order of c.
+Nothing else differs, so the op knows no columns; reading the ids in place would save the 16 bytes an id that repeating
+them costs, beside the 32 of the op.
+
+Exact: integers only, every backend gives the same bits.
 
 Bytes: N ids read twice, N positions and rows written.
 Errors: ValueError with the expected and the given for a wrong shape, dtype or layout.

@@ -13,7 +13,10 @@ from . import RowShards
 
 @dataclass(frozen=True)
 class Case:
-    """`n` ids for each of `tables` tables of `rows` rows, cut into `parts` by `cut`, on `world` ranks."""
+    """`n` ids for each of `tables` tables of `rows` rows, cut into `parts` by `cut`, on `world` ranks.
+
+    With `columns` > 1 each table is cut into so many blocks of columns: the same ids, once for each block.
+    """
 
     name: str
     n: int
@@ -23,6 +26,7 @@ class Case:
     parts: int
     world: int
     index: torch.dtype = torch.int64
+    columns: int = 1
 
 
 _CHOICES = covering(
@@ -34,6 +38,7 @@ _CHOICES = covering(
         "parts": (1, 2, 5),
         "world": (1, 2, 4),
         "index": (torch.int32, torch.int64),
+        "columns": (1, 2),
     }
 )
 CASES = tuple(Case(name_of(choice), **choice) for choice in _CHOICES)
@@ -46,21 +51,22 @@ def make(case: Case, seed: int, device: torch.device | str) -> dict[str, Any]:
     lengths = torch.full((case.tables,), case.n)
     if case.tables > 2:
         lengths[case.tables // 2] = 0
-    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)])
-    by_range = torch.tensor([case.cut == "range" or (case.cut == "mixed" and t % 2 == 1) for t in range(case.tables)])
+    blocks = torch.arange(case.tables).repeat_interleave(case.columns)  # the table of each block of columns
+    ids = [draw_ids(int(n), case.rows, "uniform", case.index, random) for n in lengths]
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), lengths[blocks].cumsum(0)])
+    by_range = torch.tensor([case.cut == "range" or (case.cut == "mixed" and t % 2 == 1) for t in blocks.tolist()])
     rows_a_part = -(-case.rows // case.parts)
-    cells = case.tables * case.parts
+    cells = len(blocks) * case.parts
     owner = torch.randint(case.world, (cells,), generator=random)
     shards = RowShards(
-        parts=torch.full((case.tables,), case.parts),
+        parts=torch.full((len(blocks),), case.parts),
         span=torch.where(by_range, rows_a_part, 0),
-        first=torch.arange(case.tables) * case.parts,
+        first=torch.arange(len(blocks)) * case.parts,
         owner=owner,
         base=torch.arange(cells) * rows_a_part,
     )
-    ids = draw_ids(int(starts[-1]), case.rows, "uniform", case.index, random)
     return {
-        "ids": ids.to(device),
+        "ids": torch.cat([ids[table] for table in blocks.tolist()]).to(device),
         "table_starts": starts.to(device),
         "shards": RowShards(*(index.to(device) for index in shards)),
         "world": case.world,

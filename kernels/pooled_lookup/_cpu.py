@@ -1,5 +1,7 @@
 """pooled_lookup with Numba on the CPU: a thread takes whole bags and sums blocks of columns in registers."""
 
+import numpy as np
+import torch
 from numba import prange
 from torch import Tensor
 
@@ -16,23 +18,61 @@ from .._numba_cpu import (
     weigh_eight_lines,
     weigh_one_line,
 )
+from .._numba_formats import bits_of
+from ..bags import accumulator
+from ._cpu_formats import FORMATS, dot_rows, pool, pool_max
 
 
-def pooled_lookup(table: Tensor, ids: Tensor, offsets: Tensor, weights: Tensor | None, pooling: str) -> Tensor:
-    out = table.new_empty(len(offsets) - 1, table.shape[1])
-    factors = table.new_empty(0) if weights is None else weights.detach()
-    given = (table.detach().numpy(), ids.long().numpy(), offsets.numpy(), factors.numpy())
+def pooled_lookup(
+    table: Tensor,
+    ids: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    pooling: str,
+    scale_bias: Tensor | None,
+    out_dtype: torch.dtype,
+) -> Tensor:
+    real = accumulator(table.dtype)
+    out = table.new_empty(len(offsets) - 1, table.shape[1], dtype=out_dtype)
+    factors = (table.new_empty(0, dtype=real) if weights is None else weights.detach()).numpy()
+    index = (ids.long().numpy(), offsets.numpy(), factors, pooling == "mean")
     with threads_for(len(ids) * table.shape[1], ROW_WORK) as threads:
-        _pool(out.numpy(), *given, pooling == "mean", cut(offsets.numpy(), threads, per_segment=1))
+        cuts = cut(offsets.numpy(), threads, per_segment=1)
+        if table.dtype == out_dtype == real:
+            _pool(out.numpy(), table.detach().numpy(), *index, cuts)
+        else:
+            pool(out.view(torch.uint8).numpy(), [*FORMATS].index(out_dtype), *_rows_of(table, scale_bias), *index, cuts)
     return out
 
 
-def weights_grad(grad_out: Tensor, table: Tensor, ids: Tensor, offsets: Tensor) -> Tensor:
-    out = table.new_empty(len(ids))
-    given = (grad_out.detach().numpy(), table.detach().numpy(), ids.long().numpy(), offsets.numpy())
+def pooled_max(
+    table: Tensor, ids: Tensor, offsets: Tensor, scale_bias: Tensor | None, out_dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    out = table.new_empty(len(offsets) - 1, table.shape[1], dtype=accumulator(table.dtype))
+    winner = torch.empty_like(out, dtype=torch.int64)
+    index = (ids.long().numpy(), offsets.numpy())
     with threads_for(len(ids) * table.shape[1], ROW_WORK) as threads:
-        _dot(out.numpy(), *given, cut(offsets.numpy(), threads, per_segment=1))
+        cuts = cut(offsets.numpy(), threads, per_segment=1)
+        pool_max(out.numpy(), winner.numpy(), *_rows_of(table, scale_bias), *index, cuts)
+    return out.to(out_dtype), winner
+
+
+def weights_grad(grad_out: Tensor, table: Tensor, ids: Tensor, offsets: Tensor, scale_bias: Tensor | None) -> Tensor:
+    out = grad_out.new_empty(len(ids))
+    index = (ids.long().numpy(), offsets.numpy())
+    with threads_for(len(ids) * table.shape[1], ROW_WORK) as threads:
+        cuts = cut(offsets.numpy(), threads, per_segment=1)
+        if table.dtype == grad_out.dtype:
+            _dot(out.numpy(), grad_out.detach().numpy(), table.detach().numpy(), *index, cuts)
+        else:
+            dot_rows(out.numpy(), grad_out.detach().numpy(), *_rows_of(table, scale_bias), *index, cuts)
     return out
+
+
+def _rows_of(table: Tensor, scale_bias: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
+    """The table as Numba takes it, and its scales and biases, [0, 2] if it has none."""
+    some = table.new_empty(0, 2, dtype=torch.float32) if scale_bias is None else scale_bias
+    return bits_of(table), some.numpy()
 
 
 @kernel

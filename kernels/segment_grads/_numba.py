@@ -8,7 +8,7 @@ from ..pooled_lookup._numba import bag_of
 
 
 @cuda.jit
-def segment_grads_kernel(out, grad_out, offsets, weights, order, starts, weighted, mean):
+def segment_grads_kernel(out, grad_out, offsets, weights, order, starts, winner, weighted, mean, won):
     segments, dim = out.shape
     element = cuda.grid(1)
     if element < segments * dim:
@@ -18,6 +18,8 @@ def segment_grads_kernel(out, grad_out, offsets, weights, order, starts, weighte
             position = order[k]
             bag = bag_of(offsets, position)
             value = grad_out[bag, column]
+            if won and winner[bag, column] != position:
+                value = grad_out.dtype.type(0)
             if weighted:
                 value *= weights[position]
             if mean:
@@ -27,11 +29,31 @@ def segment_grads_kernel(out, grad_out, offsets, weights, order, starts, weighte
 
 
 def segment_grads(
-    grad_out: Tensor, offsets: Tensor, weights: Tensor | None, pooling: str, order: Tensor, starts: Tensor
+    grad_out: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    pooling: str,
+    order: Tensor,
+    starts: Tensor,
+    winner: Tensor | None = None,
 ) -> Tensor:
     out = grad_out.new_empty(len(starts) - 1, grad_out.shape[1])
     weighted = weights is not None
     some = weights if weighted else grad_out.new_empty(1)
-    mean = pooling == "mean"
-    launch(segment_grads_kernel, out.numel(), out, grad_out, offsets, some, order, starts, weighted, mean)
+    mean, won = pooling == "mean", winner is not None
+    winners = winner if won else order[None, :]
+    launch(
+        segment_grads_kernel,
+        out.numel(),
+        out,
+        grad_out,
+        offsets,
+        some,
+        order,
+        starts,
+        winners,
+        weighted,
+        mean,
+        won,
+    )
     return out

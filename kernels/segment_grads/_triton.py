@@ -92,14 +92,57 @@ def segment_grads_kernel(
     tl.store(out + segment[:, None] * dim + column[None, :], total, mask=exists[:, None] & (column < dim)[None, :])
 
 
+@triton.jit
+def won_grads_kernel(
+    out,  # [U, dim]
+    grad_out,  # [bags, dim]
+    winner,  # [bags, dim]
+    bag_of,  # [N], the bag of each position
+    order,  # [N]
+    starts,  # [U + 1]
+    segments,
+    dim,
+    ITEMS: tl.constexpr,
+    COLS: tl.constexpr,
+    UNROLL: tl.constexpr,
+):
+    segment = tl.program_id(0).to(tl.int64) * ITEMS + tl.arange(0, ITEMS)  # [ITEMS]
+    column = tl.program_id(1) * COLS + tl.arange(0, COLS)  # [COLS]
+    exists = segment < segments
+    column_exists = column < dim
+    begin = tl.load(starts + segment, mask=exists, other=0)
+    length = tl.load(starts + segment + 1, mask=exists, other=0) - begin
+    total = tl.zeros([ITEMS, COLS], grad_out.dtype.element_ty)
+    for step in range(0, tl.max(length, axis=0), UNROLL):
+        for ahead in tl.static_range(UNROLL):
+            in_segment = step + ahead < length
+            position = tl.load(order + begin + step + ahead, mask=in_segment, other=0)
+            bag = tl.load(bag_of + position, mask=in_segment, other=0)
+            in_row = in_segment[:, None] & column_exists[None, :]
+            cell = bag[:, None] * dim + column[None, :]  # [ITEMS, COLS]
+            won = tl.load(winner + cell, mask=in_row, other=-1) == position[:, None]
+            total += tl.load(grad_out + cell, mask=in_row & won, other=0.0)
+    tl.store(out + segment[:, None] * dim + column[None, :], total, mask=exists[:, None] & column_exists[None, :])
+
+
 def segment_grads(
-    grad_out: Tensor, offsets: Tensor, weights: Tensor | None, pooling: str, order: Tensor, starts: Tensor
+    grad_out: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+    pooling: str,
+    order: Tensor,
+    starts: Tensor,
+    winner: Tensor | None = None,
 ) -> Tensor:
     segments, dim = len(starts) - 1, grad_out.shape[1]
     out = grad_out.new_empty(segments, dim)
     launch = config(dim, grad_out.dtype)
     grid = (triton.cdiv(segments, launch["ITEMS"]), triton.cdiv(dim, launch["COLS"]))
-    if segments:
+    if segments and winner is not None:
+        bag_of = bag_of_position(offsets, len(order))
+        with torch.cuda.device_of(grad_out):
+            won_grads_kernel[grid](out, grad_out, winner, bag_of, order, starts, segments, dim, **launch)
+    elif segments:
         with torch.cuda.device_of(grad_out):
             segment_grads_kernel[grid](
                 out,
@@ -125,7 +168,7 @@ def bag_of_position(offsets: Tensor, n: int) -> Tensor:
 
 def variants(lanes: int) -> list[Variant]:
     """What the ahead-of-time check compiles for a GPU with warps of `lanes`."""
-    return [
+    sums = [
         row_variant(
             f"segment_grads-{name}",
             segment_grads_kernel,
@@ -141,3 +184,8 @@ def variants(lanes: int) -> list[Variant]:
             ("weighted", 128, torch.float64),
         )
     ]
+    signature = {"out": "*real", "winner": "*i64"}
+    signature |= {name: SUM_SIGNATURE[name] for name in SUM_SIGNATURE if name not in ("offsets", "weights")}
+    tile = config(128, torch.float32, lanes=lanes)
+    won = row_variant("segment_grads-max", won_grads_kernel, 128, torch.float32, signature, {}, tile)
+    return [*sums, won]

@@ -1,68 +1,159 @@
-"""sparse_update with Numba on the CPU: a row's gradient stays in the cache, while the next rows are fetched."""
+"""sparse_update with Numba on the CPU: one pass over a row while it is hot; its weights and states are fetched ahead.
+
+The gradient of a row stays in the first-level cache, where the rule turns it into the step; then the weights are read,
+moved and rounded in one loop.
+"""
+
+from collections.abc import Sequence
 
 import numpy as np
-from numba import prange
+from numba import prange, types
+from numba.extending import overload
 from torch import Tensor
 
-from .._numba_cpu import ROW_WORK, ROWS_AHEAD, cut, dot, kernel, prefetch_row, sum_segment, threads_for
+from .._numba_cpu import ROW_WORK, ROWS_AHEAD, cut, dot, inlined, kernel, prefetch_row, sum_segment, threads_for
+from .._numba_formats import VIEWS, bits_of, float_bits, float_of_bits, narrow, widen
 from ..segment_grads._cpu import terms_of
+from .optimizer import RULES, STATES, Numbers
+from .rounding import LOWEST_EXPONENT, MANTISSA_BITS, MULTIPLIER_1, MULTIPLIER_2, STEP
 
 PER_ROW = 4
 """What a row costs (its weights come from memory and go back), in positions (their gradients come from the cache)."""
 
+SGD, ADAGRAD, ROWWISE_ADAGRAD, ADAM, ROWWISE_ADAM = range(len(RULES))
+NONE, L2, DECOUPLED = range(3)
+DECAYS = {"none": NONE, "l2": L2, "decoupled": DECOUPLED}
+
 
 def sparse_update(
     table: Tensor,
-    state: Tensor | None,
+    states: Sequence[Tensor],
     rows: Tensor,
+    bits: Tensor | None,
     grad_out: Tensor,
     offsets: Tensor,
     weights: Tensor | None,
     pooling: str,
     order: Tensor,
     starts: Tensor,
-    optimizer: str,
-    lr: float,
-    eps: float,
+    rule: str,
+    decay: str,
+    numbers: Numbers,
 ) -> None:
     terms, bag_of, scale = terms_of(grad_out, offsets, weights, pooling)
-    weight = table.detach().numpy()
-    number = weight.dtype.type
+    cells = [state for state, kind in zip(states, STATES[rule], strict=True) if kind == "cell"]
+    per_row = [state for state, kind in zip(states, STATES[rule], strict=True) if kind == "row"]
+    cells += [grad_out.new_empty(0, table.shape[1])] * (2 - len(cells))
+    per_row += [grad_out.new_empty(0)] * (1 - len(per_row))
+    kept = [state.detach().numpy() for state in cells + per_row]
+    random = rows.new_empty(0).long() if bits is None else bits
+    constants = np.array(numbers, terms.dtype)
     with threads_for(len(order) * table.shape[1], ROW_WORK) as threads:
-        cuts = cut(starts.numpy(), threads, PER_ROW)
+        cuts = cut(starts.numpy(), threads, PER_ROW * (1 + len(cells)))
         index = (rows.long().numpy(), terms, bag_of, scale, order.numpy(), starts.numpy(), cuts)
-        if optimizer == "sgd":
-            _sgd(weight, number(lr), *index)
-        else:
-            _rowwise_adagrad(weight, state.detach().numpy(), number(lr), number(eps), *index)
+        _update(bits_of(table), *kept, random.numpy(), RULES.index(rule), DECAYS[decay], constants, *index)
 
 
 @kernel
-def _sgd(table, lr, rows, terms, bag_of, scale, order, starts, cuts):
+def _update(
+    table, cell1, cell2, per_row, random, rule, decay, numbers, rows, terms, bag_of, scale, order, starts, cuts
+):
     dim = table.shape[1]
+    rate, eps, beta1, rest1, beta2 = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
+    rest2, unbias, decay_rate, clip, grad_scale = numbers[5], numbers[6], numbers[7], numbers[8], numbers[9]
+    shrink = decay_rate if decay == DECOUPLED else numbers.dtype.type(0)
+    one = numbers.dtype.type(1)
     for t in prange(len(cuts) - 1):
-        grad = np.empty(dim, table.dtype)
+        step = np.empty(dim, terms.dtype)
         for u in range(cuts[t], cuts[t + 1]):
             if u + ROWS_AHEAD < cuts[t + 1]:
-                prefetch_row(table, rows[u + ROWS_AHEAD])
-            sum_segment(grad, terms, bag_of, scale, order, starts[u], starts[u + 1])
+                ahead = rows[u + ROWS_AHEAD]
+                prefetch_row(table, ahead)
+                if len(cell1):
+                    prefetch_row(cell1, ahead)
+                if len(cell2):
+                    prefetch_row(cell2, ahead)
+                if len(per_row):
+                    prefetch_row(per_row, ahead)
             row = rows[u]
-            for j in range(dim):
-                table[row, j] -= lr * grad[j]
+            sum_segment(step, terms, bag_of, scale, order, starts[u], starts[u + 1])
+            if grad_scale != one:
+                _scale(step, grad_scale)
+            if clip < np.inf:
+                norm = np.sqrt(dot(step, step))
+                if norm > clip:
+                    _scale(step, clip / norm)
+            if decay == L2:
+                for j in range(dim):
+                    step[j] += decay_rate * widen(table[row, j])
+            speed = rate
+            if rule == ROWWISE_ADAGRAD:
+                per_row[row] += dot(step, step) / dim
+                speed = rate / (np.sqrt(per_row[row]) + eps)
+            elif rule == ADAGRAD:
+                for j in range(dim):
+                    cell1[row, j] += step[j] * step[j]
+                    step[j] /= np.sqrt(cell1[row, j]) + eps
+            elif rule == ADAM:
+                for j in range(dim):
+                    cell1[row, j] = beta1 * cell1[row, j] + rest1 * step[j]
+                    cell2[row, j] = beta2 * cell2[row, j] + rest2 * (step[j] * step[j])
+                    step[j] = cell1[row, j] / (np.sqrt(cell2[row, j]) * unbias + eps)
+            elif rule == ROWWISE_ADAM:
+                per_row[row] = beta2 * per_row[row] + rest2 * (dot(step, step) / dim)
+                speed = rate / (np.sqrt(per_row[row]) * unbias + eps)
+                for j in range(dim):
+                    cell1[row, j] = beta1 * cell1[row, j] + rest1 * step[j]
+                    step[j] = cell1[row, j]
+            if len(random):
+                for j in range(dim):
+                    weight = widen(table[row, j])
+                    weight = (weight - shrink * weight) - speed * step[j]
+                    table[row, j] = _stochastic(weight, _cell_bits(random[u], j), table[row, j])
+            else:
+                for j in range(dim):
+                    weight = widen(table[row, j])  # minus 0 times itself is exact
+                    table[row, j] = narrow((weight - shrink * weight) - speed * step[j], table[row, j])
 
 
-@kernel
-def _rowwise_adagrad(table, state, lr, eps, rows, terms, bag_of, scale, order, starts, cuts):
-    dim = table.shape[1]
-    for t in prange(len(cuts) - 1):
-        grad = np.empty(dim, table.dtype)
-        for u in range(cuts[t], cuts[t + 1]):
-            if u + ROWS_AHEAD < cuts[t + 1]:
-                prefetch_row(table, rows[u + ROWS_AHEAD])
-                prefetch_row(state, rows[u + ROWS_AHEAD])
-            sum_segment(grad, terms, bag_of, scale, order, starts[u], starts[u + 1])
-            row = rows[u]
-            state[row] += dot(grad, grad) / dim
-            step = lr / (np.sqrt(state[row]) + eps)
-            for j in range(dim):
-                table[row, j] -= step * grad[j]
+@inlined
+def _scale(row, factor):
+    for j in range(len(row)):
+        row[j] *= factor
+
+
+@inlined
+def _cell_bits(of_row, column):
+    """As `rounding.cell_bits`."""
+    low, high = np.uint32(of_row & 0xFFFFFFFF), np.uint32((of_row >> 32) & 0xFFFFFFFF)
+    return _mix32(_mix32(np.uint32(low + np.uint32(np.uint32(column + 1) * np.uint32(STEP)))) ^ high)
+
+
+@inlined
+def _mix32(z):
+    z = np.uint32((z ^ (z >> np.uint32(16))) * np.uint32(MULTIPLIER_1))
+    z = np.uint32((z ^ (z >> np.uint32(15))) * np.uint32(MULTIPLIER_2))
+    return np.uint32(z ^ (z >> np.uint32(15)))
+
+
+def _stochastic(x, bits, like):
+    """As `rounding.rounded`, in the format that `like` stands for: int16 float16, uint16 bfloat16."""
+    raise NotImplementedError("compiled code only")
+
+
+@overload(_stochastic, jit_options={"error_model": "numpy"})
+def _stochastic_in(x, bits, like):
+    if isinstance(like, types.Float):  # has nothing to round: `random` is empty
+        return lambda x, bits, like: x
+    format_ = next(dtype for dtype, view in VIEWS.items() if str(view).endswith(f".{like}"))
+    lowest = np.uint32(127 + LOWEST_EXPONENT[format_] << 23)  # as the exponent of a float32 is stored
+    scale, unscale = np.float32(2 ** MANTISSA_BITS[format_]), np.float32(2.0 ** -MANTISSA_BITS[format_])
+
+    def stochastic(x, bits, like):
+        power = float_of_bits(max(float_bits(x) & np.uint32(0x7F800000), lowest))
+        units = x / power * scale  # exact
+        below = np.floor(units)
+        up = np.float32(bits >> np.uint32(8)) * np.float32(2.0**-24) < units - below
+        return narrow((below + np.float32(up)) * unscale * power, like)
+
+    return stochastic

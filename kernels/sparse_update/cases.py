@@ -1,6 +1,7 @@
 """Inputs of sparse_update for tests and benchmarks, and what they cost: those of a lookup, seen from behind."""
 
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -12,88 +13,157 @@ from ..pooled_lookup import cases as lookup
 from ..segment_grads import cases as segments
 from ..segment_grads._torch import segment_grads
 from ..unique_ids._torch import unique_ids
+from .optimizer import RULES, Optimizer, compute_dtype, numbers_of, state_like
+from .rounding import MANTISSA_BITS
 
 
 @dataclass(frozen=True)
 class Case(lookup.Case):
-    """A lookup's case and the optimizer that follows it."""
+    """A lookup's case and the optimizer that follows it; `dtype` is the table's, `decay` as `Optimizer.decay`."""
 
     optimizer: str = "sgd"
+    decay: str = "none"
+    clip: float | None = None
+    stochastic: bool = False
 
 
 _CHOICES = covering(
     {
-        "dim": (1, 3, 16, 33, 128),
-        "optimizer": ("sgd", "rowwise_adagrad"),
-        "pooling": ("sum", "mean"),
+        "dim": (1, 3, 33),
+        "optimizer": RULES,
+        "dtype": (torch.float32, torch.float64, torch.float16, torch.bfloat16),
+        "decay": ("none", "l2", "decoupled"),
+        "clip": (None, 1.0),
+        "stochastic": (False, True),
         "weighted": (False, True),
-        "index": (torch.int32, torch.int64),
-        "dtype": (torch.float32, torch.float64),
-        "spread": ("uniform", "same", "zipf"),
-        "rows": (1, 40),
     },
-    allowed=lambda choice: not (choice["weighted"] and choice["pooling"] == "mean"),
+    allowed=lambda choice: choice["dtype"] in MANTISSA_BITS or not choice["stochastic"],
 )
 CASES = (
-    *(Case(name_of(choice), bags=4, hotness=3, **choice) for choice in _CHOICES),
+    *(
+        Case(
+            name_of(choice),
+            bags=4,
+            hotness=3,
+            rows=40,
+            spread=("uniform", "same", "zipf")[n % 3],
+            index=(torch.int32, torch.int64)[n % 2],
+            pooling="sum" if choice["weighted"] or n % 2 else "mean",
+            **choice,
+        )
+        for n, choice in enumerate(_CHOICES)
+    ),
+    Case("wide", bags=2, hotness=2, rows=9, dim=128, optimizer="adam"),
     Case("empty_batch", bags=0, hotness=0, rows=5, dim=16, optimizer="rowwise_adagrad"),
     Case("empty_bags", bags=3, hotness=0, rows=5, dim=3),
     Case("long_walk", bags=40, hotness=1, rows=3, dim=3, spread="same", optimizer="rowwise_adagrad"),
 )
-BENCH = tuple(Case(**asdict(case), optimizer="rowwise_adagrad") for case in lookup.BENCH)
+BENCH = tuple(
+    Case(**{**asdict(case), "name": f"{case.name}-{rule}"}, optimizer=rule)
+    for case in lookup.BENCH
+    if case.dtype == torch.float32 and case.pooling == "sum"
+    for rule in RULES
+)
 
-LR, EPS = 0.05, 1e-8
+LR, STEP, GRAD_SCALE, DECAY = 0.05, 3, 0.5, 0.1
 
 
 def make(case: Case, seed: int, device: torch.device | str) -> dict[str, Any]:
-    """Keyword arguments of `sparse_update`; `table` and `state` change in place."""
-    forward = lookup.make(case, seed, device)
+    """Keyword arguments of `sparse_update`; `table` and `states` change in place."""
+    compute = replace(case, dtype=compute_dtype(case.dtype))
+    forward = lookup.make(compute, seed, device)
     random = generator(seed + 2)
-    state = torch.rand(case.rows, generator=random, dtype=torch.float64).to(case.dtype).to(device)
+    optimizer = Optimizer(
+        case.optimizer,
+        weight_decay=0.0 if case.decay == "none" else DECAY,
+        decoupled=case.decay == "decoupled",
+        clip_row_norm=case.clip,
+        stochastic_rounding=case.stochastic,
+        seed=seed,
+    )
+    table = forward["table"].to(case.dtype)
+    states = (torch.rand(state.shape, generator=random).to(state) for state in state_like(table, optimizer))
     return {
-        "table": forward["table"],
-        "state": None if case.optimizer == "sgd" else state,
+        "table": table,
+        "states": tuple(states),
         "rows": unique_ids(forward["ids"])[0],
-        **segments.make(case, seed, device),
-        "optimizer": case.optimizer,
+        **segments.make(compute, seed, device),
+        "optimizer": optimizer,
         "lr": LR,
-        "eps": EPS,
+        "step": STEP,
+        "grad_scale": GRAD_SCALE,
     }
 
 
 def cost(inputs: dict[str, Any]) -> Cost:
-    """Bytes of the contract: segment_grads without its result, then touched rows and state read and written."""
-    table, state, rows = inputs["table"], inputs["state"], inputs["rows"]
+    """Bytes of the contract: segment_grads without its result, then touched rows and states read and written.
+
+    Flops: a handful for each number of a row that is read.
+    """
+    table, states, rows = inputs["table"], inputs["states"], inputs["rows"]
     summed = segments.cost(inputs)
-    row = table.shape[1] * table.dtype.itemsize
-    memory = summed.bytes["memory"] + len(rows) * (row + rows.dtype.itemsize)
-    if state is not None:
-        memory += 2 * len(rows) * state.dtype.itemsize
-    return Cost(bytes={"memory": memory}, flops=summed.flops + 5 * len(rows) * table.shape[1])
+    u, dim = len(rows), table.shape[1]
+    grads = u * dim * inputs["grad_out"].itemsize  # counted by segment_grads, and not written here
+    kept = sum(state[:1].nbytes for state in (table, *states))
+    memory = summed.bytes["memory"] - grads + u * (2 * kept + rows.itemsize)
+    return Cost(bytes={"memory": memory}, flops=summed.flops + 5 * u * dim * (1 + len(states)))
 
 
 def bound(inputs: dict[str, Any], eps: float) -> dict[str, Tensor]:
     """How far each number of a right result may be from the float64 truth, by name of result.
 
-    Propagates e, the bound of the gradient g (|g| <= big), through the rule: to first order, doubled for the rest.
+    Carries an error e of the gradient g through the rule to first order (|g| is `size`), each operation adding eps = 2u
+    of its result, so that float64 inputs, whose truth rounds too, are covered; doubled in the end for the rest. Storing
+    in the table's format moves a weight by at most one unit in its last place, or one of the smallest numbers.
     """
-    table, state, lr, rows = inputs["table"].double(), inputs["state"], inputs["lr"], inputs["rows"].long()
-    names = ("grad_out", "offsets", "weights", "pooling", "order", "starts")
-    sums = {name: inputs[name] for name in names}
-    big = segment_grads(**copied(sums, double=True, magnitudes=True))
-    e = segments.bound(sums, eps)["out"]
-    off = torch.zeros_like(table)
-    if state is None:  # rounding of lr, of lr * g and of the subtraction
-        off[rows] = lr * e + eps * (table[rows].abs() + 2 * lr * big)
-        return {"table": off}
-    # mean g^2: each square is off by 2 big e; the squares, their sum, a division and an addition round dim + 2 times.
-    before = state.double()[rows]
-    grown = before + big.square().mean(1)
-    state_off = torch.zeros_like(state, dtype=torch.float64)
-    state_off[rows] = 2 * (2 * big * e).mean(1) + (table.shape[1] + 2) * eps * grown
-    # |sqrt a - sqrt b| <= |a - b| / sqrt b, and the state only grows: b >= the state before, which cases draw > 0.
-    root = before.sqrt()[:, None]
-    root_off = state_off[rows][:, None] / root
-    step_off = lr * (e / root + big * root_off / root.square()) + 4 * eps * lr * big / root
-    off[rows] = 2 * step_off + eps * table[rows].abs()
-    return {"table": off, "state": state_off}
+    table, rows, optimizer = inputs["table"].double(), inputs["rows"].long(), inputs["optimizer"]
+    n = numbers_of(optimizer, inputs["lr"], inputs["step"], inputs["grad_scale"])
+    states = [state.double()[rows] for state in inputs["states"]]
+    dim, weight = table.shape[1], table[rows].abs()
+    sums = {name: inputs[name] for name in ("grad_out", "offsets", "weights", "pooling", "order", "starts")}
+    size = n.grad_scale * segment_grads(**copied(sums, double=True)).abs()
+    e = n.grad_scale * segments.bound(sums, eps)["out"] + eps * size
+
+    if n.clip < math.inf:  # g * min(1, clip / norm); the norm is off by |e|, and by the rounding of dim + 2 operations
+        norm = size.norm(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float64).tiny)
+        factor = (n.clip / norm).clamp(max=1)
+        e = factor * (e + size * (e.norm(dim=1, keepdim=True) / norm + (dim + 4) * eps))
+        size = factor * size
+    if optimizer.decay == "l2":
+        size = size + n.decay * weight
+        e = e + 2 * eps * size
+
+    off: dict[str, Tensor] = {}
+    squares, squares_off = size.square(), 2 * size * e + eps * size.square()
+    if optimizer.name.startswith("rowwise"):  # a mean: dim - 1 additions and a division
+        squares, squares_off = (x.mean(1) for x in (squares, squares_off))
+        squares_off = squares_off + dim * eps * squares
+    step, step_off = size, e
+    if optimizer.name.endswith("adam"):
+        step = n.beta1 * states[0] + n.rest1 * size
+        step_off = n.rest1 * e + 4 * eps * step
+        off["states0"] = step_off
+    if optimizer.name != "sgd":
+        keep, add = (n.beta2, n.rest2) if optimizer.name.endswith("adam") else (1.0, 1.0)
+        before = keep * states[-1]
+        state_off = add * squares_off + 4 * eps * (before + add * squares)
+        off[f"states{len(states) - 1}"] = state_off
+        # |sqrt a - sqrt b| <= |a - b| / sqrt b; the new state is at least `before`, which cases draw > 0
+        root = before.sqrt() * n.unbias
+        root_off = state_off / before.sqrt() * n.unbias + 4 * eps * (before + add * squares).sqrt() * n.unbias
+        if root.ndim == 1:
+            root, root_off = root[:, None], root_off[:, None]
+        step_off = step_off / root + step * root_off / root.square() + 4 * eps * step / root
+        step = step / root
+    moved = weight + n.rate * step
+    format_ = torch.finfo(inputs["table"].dtype)
+    rounding = format_.eps * moved.clamp(min=format_.tiny)
+    off["table"] = n.rate * step_off + 6 * eps * moved + rounding
+    return {name: _at_rows(2 * value, rows, len(table)) for name, value in off.items()}
+
+
+def _at_rows(value: Tensor, rows: Tensor, height: int) -> Tensor:
+    """`value` at `rows` of an array that is 0 elsewhere: untouched rows may not be off at all."""
+    whole = value.new_zeros(height, *value.shape[1:])
+    whole[rows] = value
+    return whole

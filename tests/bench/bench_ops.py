@@ -44,7 +44,8 @@ def _finish():
 def _results(op, backend, inputs):
     out = getattr(kernels, op)(**inputs, backend=backend)
     if out is None:
-        return {name: inputs[name] for name in ("table", "state") if inputs[name] is not None}
+        states = {f"states{n}": state for n, state in enumerate(inputs.get("states", ()))}
+        return states | {name: inputs[name] for name in ("table", "dst") if inputs.get(name) is not None}
     return out._asdict() if isinstance(out, tuple) else {"out": out}
 
 

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from comm.plan import Plan
-from comm.store import SparseOptimizer
-from kernels import TableSpec, update_rows
+from kernels import Optimizer, TableSpec, state_like, update_rows
 from models import embedding
 from models.initialise import row_scale
 from tests.comm.workload import CUTS, GLOBAL_BATCH, LR, Result, Work, batch_of, cross_entropy_sum, real_model
@@ -54,15 +53,16 @@ def owner(plan: Plan, number: int, row: int, column: int) -> int:
 
 
 def update(
-    plan: Plan, number: int, values: Tensor, state: Tensor | None, rows: Tensor, grads: Tensor, rule: str
+    plan: Plan, number: int, values: Tensor, states: Sequence[Tensor], rows: Tensor, grads: Tensor, rule: str, step: int
 ) -> None:
     """The optimizer's rule; the mean square of a row in blocks is the sum of the blocks' square sums, in order."""
     columns = plan.placements[number].columns
     if columns == 1 or not rule.startswith("rowwise"):
-        update_rows(values, state, rows, grads, rule, LR, backend="cpu")
+        update_rows(values, states, rows, grads, Optimizer(rule), LR, step + 1, backend="cpu")
         return
+    (state,) = states
     state[rows] += in_order([block.square().sum(1) for block in grads.chunk(columns, dim=1)]) / grads.shape[1]
-    rate = LR / (state[rows].sqrt() + SparseOptimizer().eps)
+    rate = LR / (state[rows].sqrt() + Optimizer().eps)
     values[rows] -= rate[:, None] * grads
 
 
@@ -70,7 +70,7 @@ def train(plan: Plan, work: Work, ranks_per_node: int | None, make=real_model, l
     """What every rank of `comm` must hold after training `work` under `plan`, bit for bit."""
     world, tables, per_node = plan.world, work.tables, ranks_per_node or plan.world
     values = [embedding.init_rows(t.name, torch.arange(t.rows), t.dim, 0, t.dtype, row_scale(t.rows)) for t in tables]
-    states = [None if work.optimizer == "sgd" else torch.zeros(t.rows, dtype=t.dtype) for t in tables]
+    states = [state_like(value, Optimizer(work.optimizer)) for value in values]
     model = make(WholeTables(tables)).to(work.dtype)
     parameters = list(model.parameters())
     dense_optimizer = torch.optim.SGD(parameters, lr=LR)
@@ -112,13 +112,13 @@ def train(plan: Plan, work: Work, ranks_per_node: int | None, make=real_model, l
             touched = {row: by_node(ranks, per_node) for (table, row), ranks in row_sums.items() if table == number}
             if touched:
                 rows, row_grads = torch.tensor(list(touched)), torch.stack(list(touched.values()))
-                update(plan, number, values[number], states[number], rows, row_grads, work.optimizer)
+                update(plan, number, values[number], states[number], rows, row_grads, work.optimizer, step)
         losses.append(float(by_node(rank_losses, per_node)))
         total = by_node(dense_sums, per_node)
         for parameter, part in zip(parameters, total.split([p.numel() for p in parameters]), strict=True):
             parameter.grad = part.view_as(parameter)
         dense_optimizer.step()
-    whole_tables = {t.name: (value, state) for t, value, state in zip(tables, values, states, strict=True)}
+    whole_tables = {t.name: (value, *state) for t, value, state in zip(tables, values, states, strict=True)}
     return Result(losses, whole_tables, torch.cat([p.detach().flatten() for p in parameters]), {})
 
 

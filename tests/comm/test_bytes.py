@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from comm.group import SimGroup, simulate
 from comm.plan import STRATEGIES, Plan, Split
 from comm.schedule import Schedule
-from comm.store import SparseOptimizer
 from comm.strategy import INPUTS
 from comm.wire import Wire
-from kernels import Bags, TableSpec
+from kernels import Bags, Optimizer, TableSpec
 from models.cost import counts_of
 from models.embedding import ShardedEmbedding
 from models.executor import Executor
@@ -57,7 +56,7 @@ def tables_of(rows: list[int]) -> tuple[TableSpec, ...]:
 
 def step(group: SimGroup, plan: Plan, bags: Bags, optimizer: str) -> dict[str, torch.Tensor]:
     """One step of the embedding alone; what the strategy says this batch sends is compared by the caller."""
-    embedding = ShardedEmbedding(plan, group, SparseOptimizer(optimizer), backend="cpu")
+    embedding = ShardedEmbedding(plan, group, Optimizer(optimizer), backend="cpu")
     schedule = Schedule(embedding.forward_phases() + embedding.backward_phases(), (*INPUTS, "bags", "pooled_grad"))
     batch = len(bags) // len(plan.tables)
     grad = torch.ones(batch, DIM * len(plan.tables))
@@ -79,7 +78,7 @@ def check(
     sent = simulate(world, lambda group: step(group, plan, batches[group.rank], optimizer), ranks_per_node)
 
     def predict(group: SimGroup) -> dict[str, torch.Tensor]:
-        embedding = ShardedEmbedding(plan, group, SparseOptimizer(optimizer), backend="cpu")
+        embedding = ShardedEmbedding(plan, group, Optimizer(optimizer), backend="cpu")
         counts, team = counts_of(embedding, batches), embedding.teams[0]
         phases = team.strategy.sent(counts[team.label])
         return {f"{team.label}.{phase}": bytes_ for phase, bytes_ in phases.items()}

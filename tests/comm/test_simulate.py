@@ -65,7 +65,15 @@ def test_a_collective_takes_what_its_slowest_link_takes(pairs, calls, seconds):
 def test_a_ring_over_nodes_is_one_link():
     ring = Collective("all_reduce", traffic(4, [(0, 1, 90), (1, 2, 90), (2, 3, 90), (3, 0, 90)]), 1)
     links = {"nic/all_reduce": Link(4.0, 2.0, "made up")}
-    assert ring.seconds(Topology(2, 2, links, DEVICE)) == 4 + 90 / 2
+    assert PhaseCost((ring,)).network_seconds(Topology(2, 2, links, DEVICE)) == 4 + 90 / 2
+
+
+def test_collectives_of_a_phase_add_up_and_share_the_burst_of_their_link():
+    inside, between = traffic(4, [(0, 1, 20)]), traffic(4, [(0, 2, 20)])
+    cost = PhaseCost(tuple(Collective("all_to_all", bytes_, 2) for bytes_ in (inside, between, inside, between)))
+    burst = Link(4.0, 2.0, "made up", ((0.0, 4.0), (30.0, 4.0)))  # 30 B cost nothing
+    assert cost.network_seconds(topology()) == (4 * 1 + 40 / 10) + (4 * 4 + 40 / 2)
+    assert cost.network_seconds(topology(nic=burst)) == (4 * 1 + 40 / 10) + (4 * 4 + 10 / 2)
 
 
 def test_one_rank_has_nobody_to_wait_for():

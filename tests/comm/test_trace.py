@@ -8,14 +8,14 @@ from comm.cost import costs
 from comm.group import simulate as on_ranks
 from comm.plan import STRATEGIES, Plan
 from comm.simulate import simulate
-from comm.store import SparseOptimizer
 from comm.topology import Link, Topology
-from kernels.cost import Device
-from models.cost import bytes_sent, counts_of
+from kernels import Optimizer
+from kernels.cost import Cost, Device
+from models.cost import bytes_sent, counts_of, dense_work
 from models.embedding import ShardedEmbedding
 from models.executor import Event, Executor
 from models.step import TrainingStep
-from models.trace import executed, save_trace, trace
+from models.trace import compute_seconds, executed, save_trace, trace
 from tests.comm.workload import CUTS, GLOBAL_BATCH, LR, Work, batch_of, real_model
 
 LINKS = {
@@ -33,7 +33,7 @@ def plans(world):
 
 def run(group, plan, overlap, ring):
     """One step: what ran when, what was sent and called, and the price of it all."""
-    embedding = ShardedEmbedding(plan, group, SparseOptimizer("sgd"), backend="cpu")
+    embedding = ShardedEmbedding(plan, group, Optimizer("sgd"), backend="cpu")
     training = TrainingStep(real_model(embedding), None, ring=ring)
     cuts = CUTS[group.size]
     batches = [batch_of(WORK, 0, *cuts[rank : rank + 2]) for rank in range(group.size)]
@@ -91,6 +91,32 @@ def test_a_trace_has_one_event_for_each_phase_rank_and_stream(overlap, tmp_path)
         assert 0 <= e["args"]["waited_us"] <= e["dur"]
     for name in timelines:
         assert min(e["ts"] for e in whole if process[e["pid"]].startswith(name)) == 0
+
+
+def test_a_step_that_computes_as_long_as_it_did_takes_its_compute_and_its_communication():
+    events, counted, calls, schedule, sent = step(2, "mixed")
+    ran = executed(events, sum(counted.values()))
+    prices = costs(schedule, sent, calls, compute_seconds([ran, ran, ran]))
+    found = simulate(schedule, prices, Topology(1, 2, LINKS, Device("", 1.0, 1.0, "")))
+    for rank in range(2):
+        mine = {span.phase: span for span in found.spans if span.rank == rank}
+        for span in (span for span in ran.spans if span.rank == rank and span.resource == "compute"):
+            simulated = mine[span.phase]
+            # two subtractions of seconds since the machine began, of up to a year in double precision
+            assert simulated.end - simulated.start == pytest.approx(span.end - span.start, abs=1e-7)
+    slowest = sum(max(prices[p.name].compute) for p in schedule.phases if p.resource == "compute")
+    moved = sum(found.communication.values())
+    assert moved < found.seconds <= moved + slowest + 1e-7
+
+
+def test_dense_work_counts_the_weights_of_matrices():
+    def work(group):
+        embedding = ShardedEmbedding(plans(1)["unique"], group, backend="cpu")
+        return dense_work(TrainingStep(real_model(embedding), None), [4, 0])
+
+    # real_model: bottom 3 x 8, cross 2 x (32 x 4), top 32 x 8 + 8 x 1, over bottom 8 + tables 8 + 4 + 8 + 4
+    weights = 3 * 8 + 2 * 32 * 4 + 32 * 8 + 8
+    assert on_ranks(1, work)[0].ranks == (Cost(flops=6.0 * weights * 4), Cost(flops=0.0))
 
 
 def test_an_executed_timeline_says_who_waited_and_what_was_exposed():

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from comm.group import Group
 from comm.plan import Plan, Split
 from comm.schedule import Phase, Schedule
-from comm.store import SparseOptimizer
-from kernels import Bags, TableSpec
+from kernels import Bags, Optimizer, TableSpec
 from kernels.bags import Pooling
 from models.dcn import DLRMDCNv2
 from models.embedding import ShardedEmbedding
@@ -79,10 +78,10 @@ class Work:
 
 
 class Result(NamedTuple):
-    """What a rank has after training; `tables` are whole."""
+    """What a rank has after training; `tables` are whole, each followed by its states."""
 
     losses: list[float]
-    tables: dict[str, tuple[Tensor, Tensor | None]]
+    tables: dict[str, tuple[Tensor, ...]]
     dense: Tensor
     sent: dict[str, list[int]]
 
@@ -148,7 +147,7 @@ def train(
     group: Group, work: Work, make=real_model, loss: Loss = cross_entropy_sum, plan: Plan | None = None
 ) -> Result:
     """`work.steps` steps of this rank's share of the global batches."""
-    embedding = ShardedEmbedding(plan or work.plan(group.size), group, SparseOptimizer(work.optimizer), backend="cpu")
+    embedding = ShardedEmbedding(plan or work.plan(group.size), group, Optimizer(work.optimizer), backend="cpu")
     model = make(embedding).to(work.dtype)
     parameters = list(model.parameters())
     optimizer = torch.optim.SGD(parameters, lr=LR)
@@ -189,9 +188,9 @@ def delayed(schedule: Schedule, source: random.Random) -> Schedule:
 def digest(result: Result) -> str:
     """SHA-256 of weights, optimizer state, dense parameters and losses."""
     sha = hashlib.sha256()
-    for values, state in result.tables.values():
-        sha.update(values.numpy().tobytes())
-        sha.update(b"" if state is None else state.numpy().tobytes())
+    for arrays in result.tables.values():
+        for array in arrays:
+            sha.update(array.numpy().tobytes())
     sha.update(result.dense.numpy().tobytes())
     sha.update(torch.tensor(result.losses, dtype=torch.float64).numpy().tobytes())
     return sha.hexdigest()

@@ -29,8 +29,8 @@ def test_there_are_20_sizes_that_divide_over_the_ranks():
 def test_a_fit_finds_the_line_that_made_the_times(alpha, beta):
     link = fit(made(Link(alpha, beta, "").seconds), "made up")
     assert link.points == ()
-    # the solver rounds in double; 1e-9 leaves it a condition of a million
-    assert (link.alpha, link.beta) == pytest.approx((alpha, beta), rel=1e-9, abs=1e-12)
+    # the solver stops where the cost, a sum of squares, changes by 1e-12: at errors of 1e-6; 100 times that
+    assert [link.seconds(size) for size in SIZES] == pytest.approx([alpha + size / beta for size in SIZES], rel=1e-4)
     assert "line" in link.source
 
 
@@ -42,21 +42,20 @@ def test_a_fit_of_noisy_times_predicts_within_the_noise(seed):
     assert all(link.seconds(size) == pytest.approx(truth.seconds(size), rel=0.1) for size in SIZES)
 
 
-def test_a_link_with_a_knee_is_linear_between_sizes():
-    def knee(size):  # the first 128 KiB cost next to nothing: the burst of a token bucket
-        return 1e-3 + max(size - (1 << 17), 0) / 25e6
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_a_fit_finds_the_burst_of_a_token_bucket(noise):
+    def shaped(size):  # the first bytes cost next to nothing
+        return 1e-3 + size / 1e9 + max(size - SIZES[11], 0) / 25e6
 
-    link = fit(made(knee), "made up")
-    assert "linear between sizes" in link.source
-    assert [link.seconds(size) for size in SIZES] == pytest.approx([knee(size) for size in SIZES])
-    beyond = 4 * SIZES[-1]
-    assert link.seconds(beyond) == pytest.approx(knee(beyond), rel=1e-9)  # straight from the last third on
-    times = [link.seconds(size) for size in range(0, SIZES[-1], 10_000)]
-    assert times == sorted(times)
+    link = fit(made(shaped, noise), "made up")
+    assert "knee" in link.source
+    near = {"rel": noise or 1e-4}  # as above; within the noise otherwise
+    assert [link.seconds(size) for size in SIZES] == pytest.approx([shaped(size) for size in SIZES], **near)
+    assert link.seconds(4 * SIZES[-1]) == pytest.approx(shaped(4 * SIZES[-1]), **near)
 
 
-def test_times_that_fall_are_made_to_rise():
-    link = fit([(1.0, 5.0), (2.0, 4.0), (3.0, 6.0), (4.0, 30.0), (5.0, 31.0)], "made up")
+def test_times_that_fall_do_not_make_a_link_that_falls():
+    link = fit([(1.0, 5.0), (2.0, 4.0), (3.0, 3.0), (4.0, 30.0), (5.0, 29.0), (6.0, 28.0)], "made up")
     times = [link.seconds(size / 4) for size in range(30)]
     assert times == sorted(times)
 
@@ -66,7 +65,7 @@ def test_every_collective_is_timed_on_every_link_at_the_bytes_that_topologies_me
     sizes = [512, 1024]
 
     def run(group):
-        points = time_collectives(group, sizes, 2, 0.0)
+        points = time_collectives(group, sizes, 2, 0.0, 0.0)
         return points, dict(group.sent), dict(group.calls)
 
     points, sent, calls = on_ranks(world, run, ranks_per_node)[0]
@@ -79,7 +78,8 @@ def test_every_collective_is_timed_on_every_link_at_the_bytes_that_topologies_me
     elif world == 4:  # two ranks a node send half their buffer to the other node; a ring crosses once each way
         assert found == {"nic/all_to_all": [512, 1024], "nic/all_gather": [512, 1024],
                          "nic/all_reduce": [768, 1536], "nic/reduce_scatter": [384, 768],
-                         "intra/all_to_all": [256, 512]}  # fmt: skip
+                         "intra/all_to_all": [256, 512], "intra/all_gather": [256, 512],
+                         "intra/all_reduce": [512, 1024], "intra/reduce_scatter": [256, 512]}  # fmt: skip
     else:
         assert found["nic/all_to_all"] == [256, 512]
         assert all(name.startswith("nic/") for name in found)
@@ -87,7 +87,7 @@ def test_every_collective_is_timed_on_every_link_at_the_bytes_that_topologies_me
 
 
 def test_all_ranks_get_the_same_links_and_one_rank_alone_has_none():
-    first, second = on_ranks(2, partial(calibrate_group, largest=1 << 14, repeats=2))
+    first, second = on_ranks(2, partial(calibrate_group, largest=1 << 14, rounds=2, compute_s=0.001, pause_s=0.0))
     assert first == second
     assert set(first) == {f"intra/{name}" for name in ("all_to_all", "all_gather", "all_reduce", "reduce_scatter")}
     with pytest.raises(RuntimeError, match="expected 2 ranks or more"):
@@ -99,6 +99,8 @@ def test_the_command_saves_what_it_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(calibrate, "launch", lambda size, run, *args: on_ranks(size, lambda group: run(group, *args)))
     monkeypatch.setattr(calibrate, "random_row_bandwidth", lambda device: 1e9)
     monkeypatch.setattr(calibrate, "IDS", (64, 256, 1024))
+    monkeypatch.setattr(calibrate, "_compute", lambda seconds: None)
+    monkeypatch.setattr(calibrate.time, "sleep", lambda seconds: None)
     command.main(["calibrate", "--largest", "8192", "--out", str(out)])
     topology = Topology.load(out)
     assert (topology.nodes, topology.ranks_per_node) == (1, 2)

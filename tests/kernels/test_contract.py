@@ -14,18 +14,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kernels
-from kernels._cases import copied, sum_bound
+from kernels._cases import copied, rounded_bound, sum_bound
+from kernels.bags import accumulator
+from kernels.cache_probe import new_cache
+from kernels.sparse_update.optimizer import numbers_of
 
 ON_GPU = torch.cuda.is_available() and os.environ["TRITON_INTERPRET"] != "1"
 DEVICE = "cuda" if ON_GPU else "cpu"
 RUNNABLE = tuple(b for b in kernels.BACKENDS if not (ON_GPU and b == "cpu"))  # `cpu` takes CPU tensors only
 CASES = {op: import_module(f"kernels.{op}.cases") for op in kernels.OPS}
-MUTATED = {"sparse_update": ("table", "state"), "row_copy": ("dst",)}
+MUTATED = {"sparse_update": ("table", "states"), "row_copy": ("dst",), "cache_probe": ("stamps",)}
 
 every_case = pytest.mark.parametrize(
     ("op", "case"), [pytest.param(op, case, id=f"{op}-{case.name}") for op in kernels.OPS for case in CASES[op].CASES]
 )
 every_backend = pytest.mark.parametrize("backend", RUNNABLE)
+
+
+def arrays(name, value):
+    """`value` and its name, or each of a tuple's with its number: what `bound` calls them."""
+    return [(f"{name}{n}", part) for n, part in enumerate(value)] if isinstance(value, tuple) else [(name, value)]
 
 
 def results(op, backend, inputs):
@@ -37,7 +45,7 @@ def results(op, backend, inputs):
         before, after = (x if isinstance(x, tuple) else (x,) for x in (value, given_[name]))
         for b, a in zip(before, after, strict=True):
             assert name in changed or not isinstance(b, torch.Tensor) or torch.equal(b, a), f"{op} changed {name}"
-    state = {name: given_[name] for name in changed if given_[name] is not None}
+    state = dict(named for name in changed if given_[name] is not None for named in arrays(name, given_[name]))
     if out is None:
         return state
     return state | (out._asdict() if isinstance(out, tuple) else {"out": out})
@@ -57,17 +65,23 @@ def check(op, backend, inputs):
     got, again = results(op, backend, inputs), results(op, backend, inputs)
     truth = results(op, "torch", copied(inputs, double=True))
     floats = [v.dtype for v in inputs.values() if isinstance(v, torch.Tensor) and v.is_floating_point()]
-    bounds = CASES[op].bound(inputs, torch.finfo(floats[0] if floats else torch.float32).eps)
+    sums = torch.float64 if torch.float64 in floats else torch.float32
+    bounds = CASES[op].bound(inputs, torch.finfo(sums).eps)
+    before = dict(
+        named for name in inputs for named in arrays(name, inputs[name]) if isinstance(named[1], torch.Tensor)
+    )
     assert got.keys() == truth.keys()
     for name in truth:
         assert torch.equal(got[name], again[name]), f"{name}: two runs differ"
         hold(got[name], truth[name], bounds.get(name), name)
-        assert not floats or not got[name].is_floating_point() or got[name].dtype == floats[0]
+        wanted = inputs.get("out_dtype") or (floats[0] if floats else None)
+        wanted = before[name].dtype if name in before else wanted  # changed in place
+        assert wanted is None or not got[name].is_floating_point() or got[name].dtype == wanted
     if op == "sparse_update":
         untouched = torch.ones(len(inputs["table"]), dtype=torch.bool, device=DEVICE)
         untouched[inputs["rows"].long()] = False
         for name, value in got.items():
-            assert torch.equal(value[untouched], inputs[name][untouched]), f"an untouched row of {name} changed"
+            assert torch.equal(value[untouched], before[name][untouched]), f"an untouched row of {name} changed"
 
 
 @every_case
@@ -80,35 +94,51 @@ def test_gives_the_truth(op, backend, case):
 @every_backend
 def test_gradients_of_pooled_lookup(backend, case):
     inputs = CASES["pooled_lookup"].make(case, seed=2, device=DEVICE)
-    grad_out = torch.randn(case.bags, case.dim, dtype=case.dtype, device=DEVICE)
     plain = import_module("kernels.pooled_lookup._torch").pooled_lookup
+    result = plain(**inputs)
+    grad_out = torch.randn(result.shape, dtype=torch.float64).to(result)
+    names = [name for name in ("table", "weights") if inputs[name] is not None and inputs[name].is_floating_point()]
 
     def gradients(lookup, inputs, grad_out):
-        leaves = [v.requires_grad_() for v in (inputs["table"], inputs["weights"]) if v is not None]
-        return torch.autograd.grad(lookup(**inputs), leaves, grad_out)
+        leaves = [inputs[name].requires_grad_() for name in names]
+        out = lookup(**inputs)
+        if not out.requires_grad:  # bytes without weights; the maximum of nothing
+            return tuple(map(torch.zeros_like, leaves))
+        return torch.autograd.grad(out, leaves, grad_out)
 
     def ours(**given_):
         return kernels.pooled_lookup(**given_, backend=backend)
 
+    def best(**given_):  # magnitudes win elsewhere: every position may have won
+        return plain(**{**given_, "pooling": "sum"} if case.pooling == "max" else given_)
+
     got, again = (gradients(ours, copied(inputs), grad_out) for _ in range(2))
     truth = gradients(plain, copied(inputs, double=True), grad_out.double())
-    terms = gradients(plain, copied(inputs, double=True, magnitudes=True), grad_out.double().abs())
-    counts = torch.bincount(inputs["ids"].long(), minlength=case.rows)[:, None], torch.tensor(case.dim, device=DEVICE)
-    eps = torch.finfo(case.dtype).eps
-    for name, n, *values in zip(("table", "weights"), counts, got, again, truth, terms, strict=False):
+    terms = gradients(best, copied(inputs, double=True, magnitudes=True), grad_out.double().abs())
+    counts = {"table": torch.bincount(inputs["ids"].long(), minlength=case.rows)[:, None]}
+    counts["weights"] = torch.tensor(case.dim + 2, device=DEVICE)  # two for the scale and bias of a byte
+    sums = accumulator(case.dtype)
+    for name, *values in zip(names, got, again, truth, terms, strict=True):
         value, repeated, true, magnitude = values
         assert torch.equal(value, repeated), f"gradient of {name}: two runs differ"
-        hold(value, true, sum_bound(magnitude, n, eps), f"gradient of {name}")
+        assert value.dtype == inputs[name].dtype
+        bound = sum_bound(magnitude, counts[name], torch.finfo(sums).eps)
+        if value.dtype != sums:
+            bound = rounded_bound(bound, true, value.dtype)
+        hold(value, true, bound, f"gradient of {name}")
 
 
-@pytest.mark.parametrize("case", [c for c in CASES["segment_grads"].CASES if c.bags][::4], ids=lambda case: case.name)
+SUMMED = [case for case in CASES["segment_grads"].CASES if case.bags and case.pooling != "max"][::4]
+
+
+@pytest.mark.parametrize("case", SUMMED, ids=lambda case: case.name)
 @every_backend
 def test_fused_update_sums_as_segment_grads_does(backend, case):
     inputs = CASES["segment_grads"].make(case, seed=3, device=DEVICE)
     grads = kernels.segment_grads(**inputs, backend=backend)
     table = torch.zeros_like(grads)
     rows = torch.arange(len(grads), device=DEVICE)
-    kernels.sparse_update(table, None, rows, **inputs, optimizer="sgd", lr=1.0, backend=backend)
+    kernels.sparse_update(table, (), rows, **inputs, optimizer=kernels.Optimizer("sgd"), lr=1.0, backend=backend)
     assert torch.equal(table, -grads)
 
 
@@ -123,7 +153,8 @@ def inputs_from(op, bags, index, weighted, seed):
     random = torch.Generator().manual_seed(seed)
     table, grad_out = (torch.randn(n, DIM, generator=random).to(DEVICE) for n in (ROWS, len(bags)))
     weights = torch.randn(len(ids), generator=random).to(DEVICE) if weighted else None
-    pooling = "sum" if weighted or seed % 2 else "mean"
+    poolings = ("mean", "sum", "max") if op in ("pooled_lookup", "segment_grads") else ("mean", "sum")
+    pooling = "sum" if weighted else poolings[seed % len(poolings)]
     unique = kernels.unique_ids(ids, backend="torch")
     if op == "pooled_lookup":
         return {"table": table, "ids": ids, "offsets": offsets, "weights": weights, "pooling": pooling}
@@ -146,12 +177,22 @@ def inputs_from(op, bags, index, weighted, seed):
         src_rows = torch.randint(-1, ROWS, (len(bags),), generator=random).to(DEVICE)
         dtype = (torch.float32, torch.bfloat16, torch.float16)[seed % 3]
         return {"dst": dst.to(dtype), "src": table, "src_rows": src_rows, "dst_rows": None}
+    if op == "cache_probe":
+        held = torch.arange(1, ROWS, 2, device=DEVICE)
+        tags, stamps, locks = new_cache(1 + seed % 3, 2, DEVICE)
+        kernels.cache_admit(held, tags, stamps, locks, "lru", backend="torch")
+        policy, step = ("lru", "lfu", "peek")[seed % 3], torch.tensor([5], device=DEVICE)
+        return {"rows": unique.rows, "tags": tags, "stamps": stamps, "policy": policy, "step": step}
     sums = {"grad_out": grad_out, "offsets": offsets, "weights": weights, "pooling": pooling}
     sums |= {"order": unique.order, "starts": unique.starts}
     if op == "segment_grads":
+        if pooling == "max":
+            sums["winner"] = kernels.pooled_max(table, ids, offsets, backend="torch").winner
         return sums
     state = torch.rand(ROWS, generator=random).to(DEVICE) + 0.01
-    fused = {"table": table, "state": state, "rows": unique.rows, "optimizer": "rowwise_adagrad", "lr": 0.1}
+    optimizer = kernels.Optimizer("rowwise_adagrad")
+    fused = {"table": table, "states": (state,), "rows": unique.rows, "optimizer": optimizer, "lr": 0.1}
+    fused |= {"step": 1, "grad_scale": 1.0}
     return {**fused, **sums}
 
 
@@ -174,6 +215,9 @@ def test_is_a_well_formed_custom_op(op):
     inputs = inputs_from(op, bags, torch.int64, weighted=True, seed=1)
     if op == "pooled_lookup":
         inputs["table"].requires_grad_()
+        inputs |= {"scale_bias": None, "out_dtype": torch.float32, "sparse_grad": False}
+    if op == "segment_grads":
+        inputs["winner"] = None
     if op == "bucketize":
         inputs = {
             "ids": inputs["ids"],
@@ -182,7 +226,9 @@ def test_is_a_well_formed_custom_op(op):
             "world": 2,
         }
     if op == "sparse_update":
-        inputs["eps"] = 1e-8
+        optimizer = inputs.pop("optimizer")
+        inputs |= {"bits": None, "rule": optimizer.name, "decay": optimizer.decay}
+        inputs["numbers"] = numbers_of(optimizer, *(inputs.pop(name) for name in ("lr", "step", "grad_scale")))
     private = getattr(sys.modules[f"kernels.{op}"], f"_{op}")  # the package's attribute of that name is the function
     torch.library.opcheck(private, (), {**inputs, "backend": "torch"})
 

@@ -39,19 +39,26 @@ def draw(seed=0, rows=300, bags=200, weighted=False):
     ids = (torch.rand(n, generator=random) ** 4 * rows).long()  # a few rows take most
     weights = torch.rand(n, generator=random) if weighted else None
     table, grad_out = torch.randn(rows, DIM, generator=random), torch.randn(bags, DIM, generator=random)
-    return table, torch.rand(rows, generator=random), ids, offsets, weights, grad_out
+    return table, ids, offsets, weights, grad_out
 
 
 def everything(pooling="sum", **options):
     """Every result of every op but bucketize on one batch."""
-    table, state, ids, offsets, weights, grad_out = draw(**options)
+    table, ids, offsets, weights, grad_out = draw(**options)
     out = kernels.pooled_lookup(table, ids, offsets, weights, pooling, backend="cpu")
     unique = kernels.unique_ids(ids, backend="cpu")
     index = (grad_out, offsets, weights, pooling, unique.order, unique.starts)
     grads = kernels.segment_grads(*index, backend="cpu")
-    kernels.sparse_update(table, state, unique.rows, *index, "rowwise_adagrad", 0.1, backend="cpu")
-    kernels.sparse_update(table, None, unique.rows, *index, "sgd", 0.1, backend="cpu")
-    return (out, *unique, grads, table, state)
+    changed = []
+    for rule in kernels.RULES:
+        optimizer = kernels.Optimizer(rule, weight_decay=0.1, clip_row_norm=1.0, stochastic_rounding=True)
+        for dtype in (torch.float32, torch.float16):
+            updated = table.to(dtype)
+            states = kernels.state_like(updated, optimizer)
+            kernels.sparse_update(updated, states, unique.rows, *index, optimizer, 0.1, backend="cpu")
+            changed += [updated, *states]
+    square_sum = kernels.grad_square_sum(*index, backend="cpu")
+    return (out, *unique, grads, square_sum, *changed)
 
 
 def same(a, b):
@@ -67,19 +74,20 @@ def test_the_thread_count_changes_no_bit(pooling, weighted):
     assert all(same(results[0], other) for other in results[1:])
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+@pytest.mark.parametrize("rule", kernels.RULES)
 @pytest.mark.parametrize("pooling", ["sum", "mean"])
-def test_fused_and_unfused_updates_agree_bit_for_bit(optimizer, pooling):
-    table, state, ids, offsets, _, grad_out = draw()
+def test_fused_and_unfused_updates_agree_bit_for_bit(rule, pooling):
+    table, ids, offsets, _, grad_out = draw()
     unique = kernels.unique_ids(ids, backend="cpu")
     index = (grad_out, offsets, None, pooling, unique.order, unique.starts)
     fused, unfused = table.clone(), table.clone()
-    states = (None, None) if optimizer == "sgd" else (state.clone(), state.clone())
+    optimizer = kernels.Optimizer(rule)
+    states = [kernels.state_like(table, optimizer) for _ in range(2)]
     kernels.sparse_update(fused, states[0], unique.rows, *index, optimizer, 0.1, backend="cpu")
     grads = kernels.segment_grads(*index, backend="cpu")
     kernels.update_rows(unfused, states[1], unique.rows, grads, optimizer, 0.1, backend="cpu")
     assert torch.equal(fused, unfused)
-    assert states[0] is None or torch.equal(states[0], states[1])
+    assert same(*states)
     assert not torch.equal(fused, table)
 
 

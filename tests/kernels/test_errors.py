@@ -15,9 +15,9 @@ def lookup(**changes):
 
 
 def update(**changes):
-    arguments = {"table": TABLE.clone(), "state": None, "rows": IDS, "grad_out": torch.ones(2, 3)}
+    arguments = {"table": TABLE.clone(), "states": (), "rows": IDS, "grad_out": torch.ones(2, 3)}
     arguments |= {"offsets": torch.arange(3), "weights": None, "pooling": "sum", "order": torch.arange(2)}
-    arguments |= {"starts": torch.arange(3), "optimizer": "sgd", "lr": 0.1, "backend": "torch"}
+    arguments |= {"starts": torch.arange(3), "optimizer": kernels.Optimizer("sgd"), "lr": 0.1, "backend": "torch"}
     return kernels.sparse_update(**{**arguments, **changes})
 
 
@@ -25,12 +25,20 @@ def update(**changes):
     ("changes", "message"),
     [
         ({"pooling": "median"}, "choose one of sum, mean"),
-        ({"table": torch.zeros(4, 3, dtype=torch.int64)}, "table: expected .* float32 or float64 .* given torch.int64"),
+        ({"table": torch.zeros(4, 3, dtype=torch.int64)}, "table: expected .* float32, .* given torch.int64"),
         ({"table": torch.zeros(3, 4).t()}, "table: expected a contiguous"),
         ({"ids": IDS.short()}, "ids: expected .* int32 or int64"),
         ({"offsets": OFFSETS.int()}, "offsets: expected .* int64"),
         ({"weights": torch.ones(2), "pooling": "mean"}, "weights: expected none with pooling 'mean'"),
         ({"weights": torch.ones(3)}, r"weights: expected contiguous torch.float32 \(2,\)"),
+        ({"weights": torch.ones(2), "pooling": "max"}, "weights: expected none with pooling 'max'"),
+        (
+            {"weights": torch.ones(2).half(), "table": TABLE.half()},
+            "expected contiguous torch.float32 .* torch.float16 table",
+        ),
+        ({"table": TABLE.byte()}, r"scale_bias: expected contiguous torch.float32 \(4, 2\) for a uint8 .* given None"),
+        ({"scale_bias": torch.ones(4, 2)}, "scale_bias: expected None for a torch.float32 table"),
+        ({"out_dtype": torch.float64}, "out_dtype: expected one of float32, float16, bfloat16 .* given torch.float64"),
     ],
 )
 def test_pooled_lookup_refuses(changes, message):
@@ -41,10 +49,26 @@ def test_pooled_lookup_refuses(changes, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"optimizer": "adam"}, "choose one of sgd, rowwise_adagrad"),
-        ({"optimizer": "rowwise_adagrad"}, r"state: expected torch.float32 \[4\] for rowwise_adagrad, given None"),
-        ({"state": torch.zeros(4)}, "state: expected None for sgd"),
-        ({"table": TABLE.double()}, "table: expected contiguous torch.float32"),
+        (
+            {"optimizer": kernels.Optimizer("adam")},
+            r"states: expected contiguous torch.float32 \[\(4, 3\), \(4, 3\)\] for adam, given \[\]",
+        ),
+        ({"states": (torch.zeros(4),)}, r"states: expected contiguous torch.float32 \[\] for sgd"),
+        (
+            {"optimizer": kernels.Optimizer(), "states": (torch.zeros(4, dtype=torch.float64),)},
+            r"states: expected .* torch.float32 \[\(4,\)\] for rowwise_adagrad, given \['torch.float64 \(4,\)'\]",
+        ),
+        (
+            {"optimizer": kernels.Optimizer("rowwise_adam"), "states": (TABLE, torch.zeros(4)), "step": 0},
+            "step: expected >= 1 for rowwise_adam .*, given 0",
+        ),
+        (
+            {"table": TABLE.double()},
+            "grad_out: expected torch.float64 for a table of torch.float64",
+        ),
+        ({"table": TABLE.int()}, "table: expected contiguous .*, given torch.int32"),
+        ({"table": torch.zeros(3, 4).t()}, "table: expected contiguous"),
+        ({"row_keys": IDS.int()}, r"row_keys: expected int64 \[2\], given torch.int32"),
         ({"rows": torch.tensor([0])}, r"rows: expected int32 or int64 \[2\]"),
         ({"grad_out": torch.ones(1, 3)}, r"offsets: expected 2 numbers \(bags \+ 1\), given 3"),
         ({"order": torch.arange(2).int()}, "order: expected a contiguous 1-D int64"),
@@ -53,6 +77,19 @@ def test_pooled_lookup_refuses(changes, message):
 def test_sparse_update_refuses(changes, message):
     with pytest.raises(ValueError, match=message):
         update(**changes)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "winner", "message"),
+    [
+        ("max", None, r"winner: expected contiguous torch.int64 \(2, 3\) with pooling 'max'.*given None"),
+        ("sum", torch.zeros(2, 3, dtype=torch.int64), "winner: expected None with pooling 'sum'"),
+    ],
+)
+def test_segment_grads_wants_a_winner_with_max_only(pooling, winner, message):
+    index = (torch.arange(3), None, pooling, torch.arange(2), torch.arange(3))
+    with pytest.raises(ValueError, match=message):
+        kernels.segment_grads(torch.ones(2, 3), *index, backend="torch", winner=winner)
 
 
 def test_bucketize_refuses_shards_of_another_number_of_tables():

@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from comm.group import SimGroup, simulate
-from comm.store import SparseOptimizer
+from kernels import Optimizer
 from models.embedding import ShardedEmbedding
 from models.executor import Executor
 from models.initialise import init_rows, row_scale
@@ -94,7 +94,7 @@ def test_the_loss_is_the_global_batchs_mean_on_every_rank():
 def one_step(group: SimGroup, ring: bool = False, dense_optimizer: bool = True):
     """Dense parameters and tables after a step of the linear model, and the bytes sent."""
     work = Work(poolings=("sum",))
-    embedding = ShardedEmbedding(work.plan(group.size), group, SparseOptimizer("sgd"), backend="cpu")
+    embedding = ShardedEmbedding(work.plan(group.size), group, Optimizer("sgd"), backend="cpu")
     model = LinearModel(embedding)
     optimizer = torch.optim.SGD(model.parameters(), lr=LR) if dense_optimizer else None
     begin, end = CUTS[group.size][group.rank : group.rank + 2]
