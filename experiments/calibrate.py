@@ -50,7 +50,8 @@ NOISE = 0.1
 Points = Sequence[tuple[float, float]]
 """Bytes and seconds."""
 
-WORKLOAD = {"rows": 100_000, "dim": 32}
+WORKLOAD = {"rows": 500_000, "dim": 32}
+"""64 MB: more than a cache holds."""
 HOTNESS = 4
 IDS = (1 << 10, 1 << 12, 1 << 14, 1 << 16)
 """How many, when kernels are timed."""
@@ -91,9 +92,9 @@ def main(
     device, rates = launch(1, measure_device)[0]
     topology = Topology(nodes, ranks_per_node, {n: _sourced(link, where) for n, link in links.items()}, device, rates)
     topology.save(out)
-    table = Table("link/collective or backend/op", "alpha, us", "beta, GB/s", "fit")
+    table = Table("link/collective or backend/op", "alpha, us", "beta, GB/s", "shape")
     for name, link in {**topology.links, **topology.kernels}.items():
-        table.add_row(name, f"{link.alpha * 1e6:.0f}", f"{link.beta / 1e9:.3f}", link.source)
+        table.add_row(name, f"{link.alpha * 1e6:.0f}", f"{link.beta / 1e9:.3f}", "knee" if link.points else "line")
     console.print(table)
     console.print(f"random 512-byte rows {device.bandwidth / 1e9:.1f} GB/s; dense {device.flops / 1e9:.0f} Gflop/s")
     console.print(f"wrote {out}")

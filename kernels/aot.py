@@ -39,7 +39,8 @@ class Compiled:
     """One variant on one target.
 
     `spills` counts bytes of stack and local memory (CUDA) or spilled registers (AMD); `shared` and `widest_load` are in
-    bytes. Only kernels with `row_bytes` are disassembled on CUDA; for the others `widest_load` is 0.
+    bytes. Only kernels with `row_bytes` are disassembled on CUDA; for the others `widest_load` is 0. `narrow_products`
+    counts multiplications of blocks of 32-bit integers: a row times the row's length must not be one.
     """
 
     variant: str
@@ -50,6 +51,7 @@ class Compiled:
     shared: int
     widest_load: int
     row_bytes: int
+    narrow_products: int
 
 
 def variants(lanes: int) -> list[Variant]:
@@ -71,7 +73,9 @@ def compile_variant(variant: Variant, target: str, hints: bool = True) -> Compil
         registers, spills, widest = _read_amd(binary)
     else:  # disassembling takes longer than compiling
         registers, spills, widest = _read_cuda(binary, disassemble=variant.row_bytes > 0)
-    return Compiled(variant.name, target, hints, registers, spills, binary.metadata.shared, widest, variant.row_bytes)
+    narrow = len(re.findall(r"arith\.muli .*: tensor<[\dx]+xi32>", binary.asm["ttir"]))
+    shared = binary.metadata.shared
+    return Compiled(variant.name, target, hints, registers, spills, shared, widest, variant.row_bytes, narrow)
 
 
 def _read_cuda(binary: Any, disassemble: bool) -> tuple[int, int, int]:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from llvmlite import ir
 from numba import prange, types
+from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
@@ -57,6 +58,31 @@ def _storer(memory: ir.Type, convert: _Convert) -> Callable:
     return store
 
 
+@intrinsic
+def float_of_bits(typingctx, bits):
+    """The float32 of the low 32 bits of an int64."""
+
+    def codegen(context, builder, signature, args):
+        return builder.bitcast(builder.trunc(args[0], ir.IntType(32)), _F32)
+
+    return types.float32(types.int64), codegen
+
+
+@intrinsic
+def copy_row(typingctx, dst, dst_row, src, src_row):
+    """Copy the bytes of `src[src_row]` to `dst[dst_row]`, rows of one length: the C library's memcpy."""
+    signature = types.void(dst, types.intp, src, types.intp)
+
+    def codegen(context, builder, signature, args):
+        to, given = (context.make_array(signature.args[k])(context, builder, args[k]) for k in (0, 2))
+        row = builder.extract_value(given.shape, 1)
+        to_address = builder.gep(to.data, [builder.mul(args[1], row)])
+        cgutils.raw_memcpy(builder, to_address, builder.gep(given.data, [builder.mul(args[3], row)]), row, 1)
+        return context.get_dummy_value()
+
+    return signature, codegen
+
+
 def _widen_bfloat16(builder: ir.IRBuilder, half: ir.Value) -> ir.Value:
     return builder.bitcast(builder.shl(builder.zext(half, ir.IntType(32)), ir.IntType(32)(16)), _F32)
 
@@ -101,7 +127,7 @@ def _copy(dst, src, dst_rows, src_rows, cuts):
             if i + ROWS_AHEAD < cuts[t + 1]:
                 prefetch_row(src, src_rows[i + ROWS_AHEAD])
             if src_rows[i] >= 0 and dst_rows[i] >= 0:
-                dst[dst_rows[i]] = src[src_rows[i]]
+                copy_row(dst, dst_rows[i], src, src_rows[i])
 
 
 @kernel
@@ -158,17 +184,27 @@ def _pack(dst, first, to, numbers):
 
 
 @inlined
+def _ordered(bits):
+    """A float32's bits to a whole number of the same order, and back; NaNs lie beyond the infinities."""
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+INFINITY = 0x7F800000
+"""The bits of float32's infinity, and its place in that order; minus infinity is at -1 - INFINITY."""
+
+
+@inlined
 def _quantize(dst, first, numbers):
     dim = len(numbers)
-    low = high = numbers[0]
-    nan = False
-    for j in range(dim):
-        low = numbers[j] if numbers[j] < low else low
-        high = numbers[j] if numbers[j] > high else high
-        nan |= numbers[j] != numbers[j]
+    bits = numbers.view(np.int32)
+    low_key = high_key = _ordered(np.int64(bits[0]))
+    for j in range(1, dim):  # whole numbers, because a compiler may not reorder comparisons of floats
+        key = _ordered(np.int64(bits[j]))
+        low_key, high_key = min(low_key, key), max(high_key, key)
+    low, high = float_of_bits(_ordered(low_key)), float_of_bits(_ordered(high_key))
     bias = low + np.float32(0)
     scale = (high - low) / np.float32(255)
-    known = np.isfinite(scale) and not nan
+    known = -1 - INFINITY < low_key and high_key < INFINITY and np.isfinite(scale)
     row = dst.reshape(-1)[first : first + dim]
     if known and scale > 0:
         for j in range(dim):

@@ -98,7 +98,8 @@ def test_the_command_saves_what_it_measured(tmp_path, monkeypatch, capsys):
     out = tmp_path / "new" / "topology.json"
     monkeypatch.setattr(calibrate, "launch", lambda size, run, *args: on_ranks(size, lambda group: run(group, *args)))
     monkeypatch.setattr(calibrate, "random_row_bandwidth", lambda device: 1e9)
-    monkeypatch.setattr(calibrate, "IDS", (64, 256, 1024))
+    monkeypatch.setattr(calibrate, "IDS", (64, 256, 1024, 4096))
+    monkeypatch.setitem(calibrate.WORKLOAD, "rows", 1000)
     monkeypatch.setattr(calibrate, "_compute", lambda seconds: None)
     monkeypatch.setattr(calibrate.time, "sleep", lambda seconds: None)
     command.main(["calibrate", "--largest", "8192", "--out", str(out)])

@@ -37,6 +37,13 @@ def test_every_triton_kernel_compiles_without_spills_and_with_wide_row_loads(rep
     assert all(report["widest_load"] < report["row_bytes"] for report in unhinted)
 
 
+def test_addresses_of_rows_are_64_bit_products(reports):
+    """Where row times dim may pass 2^31; test_addresses.py reads such rows on the backends that run here."""
+    of_rows = [r for r in reports if r["variant"].startswith(("pooled_", "weights_grad", "segment_grads"))]
+    assert of_rows
+    assert [report for report in of_rows if report["narrow_products"]] == []
+
+
 def test_refuses_to_compile_in_the_interpreter():
     done = subprocess.run(
         [sys.executable, "-m", "kernels.aot"],
