@@ -71,8 +71,8 @@ class ShardedEmbedding(nn.Module):
         narrow = [table.name for table in self.tables if table.dtype not in (torch.float32, torch.float64)]
         if narrow:
             raise ValueError(
-                f"table {narrow[0]!r}: expected dtype float32 or float64 in a sharded embedding, whose sums do not depend "
-                "on the rank; kernels.sparse_update trains narrower tables"
+                f"table {narrow[0]!r}: expected dtype float32 or float64 in a sharded embedding, whose sums do not "
+                "depend on the rank; kernels.sparse_update trains narrower tables"
             )
         self.teams = tuple(self._team(name, blocks, seed, backend) for name, blocks in _teams(plan).items())
 
