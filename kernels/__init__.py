@@ -11,10 +11,10 @@ The folder uses relative imports only: copy it under any name and import it ther
 from ._backend import BACKENDS
 from .bags import Bags, TableSpec, check_ids
 from .bucketize import Buckets, RowShards, bucketize
-from .cache_probe import Admitted, cache_admit, cache_lock, cache_probe, cache_unlock
+from .cache_probe import Admitted, cache_admit, cache_lock, cache_probe, cache_unlock, new_cache
 from .embedding_bag import EmbeddingBag, EmbeddingBagCollection
 from .pooled_lookup import PooledMax, pooled_lookup, pooled_max
-from .row_copy import row_copy
+from .row_copy import new_rows, row_copy
 from .segment_grads import segment_grads
 from .sparse_update import RULES, Optimizer, clip_scale, grad_square_sum, sparse_update, state_like, update_rows
 from .unique_ids import Unique, unique_ids
@@ -44,6 +44,8 @@ __all__ = [
     "check_ids",
     "clip_scale",
     "grad_square_sum",
+    "new_cache",
+    "new_rows",
     "pooled_lookup",
     "pooled_max",
     "row_copy",

@@ -1,77 +1,53 @@
 """row_copy with Numba on the CPU: a row at a time, through float32 numbers in the first-level cache.
 
-Tensors come as bytes, so that one compiled loop serves every pair of formats: the loads and stores below convert.
+Tensors come as bytes, so that one compiled loop serves every pair of formats; `load` and `store` know the number types.
 """
-
-from collections.abc import Callable
 
 import numpy as np
 import torch
-from llvmlite import ir
 from numba import prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 from torch import Tensor
 
 from .._numba_cpu import ROW_WORK, ROWS_AHEAD, cut_evenly, inlined, kernel, prefetch_row, threads_for
+from .._numba_formats import float_of_bits, narrow, widen
 from . import FORMATS, dim_of
 
 CODES = {dtype: code for code, dtype in enumerate(FORMATS)}
 FLOAT64, FLOAT32, FLOAT16, BFLOAT16, INT8 = range(5)
-
-_F32 = ir.FloatType()
-_Convert = Callable[[ir.IRBuilder, ir.Value], ir.Value]
-
-
-def _loader(memory: ir.Type, convert: _Convert) -> Callable:
-    """Make an intrinsic: the number at byte `offset` of `array`, of type `memory`, converted to float32."""
-
-    @intrinsic
-    def load(typingctx, array, offset):
-        signature = types.float32(array, types.intp)
-
-        def codegen(context, builder, signature, args):
-            data = context.make_array(signature.args[0])(context, builder, args[0]).data
-            address = builder.bitcast(builder.gep(data, [args[1]]), memory.as_pointer())
-            return convert(builder, builder.load(address, align=1))
-
-        return signature, codegen
-
-    return load
-
-
-def _storer(memory: ir.Type, convert: _Convert) -> Callable:
-    """Make an intrinsic that writes float32 `value`, converted to type `memory`, to byte `offset` of `array`."""
-
-    @intrinsic
-    def store(typingctx, array, offset, value):
-        signature = types.void(array, types.intp, types.float32)
-
-        def codegen(context, builder, signature, args):
-            data = context.make_array(signature.args[0])(context, builder, args[0]).data
-            address = builder.bitcast(builder.gep(data, [args[1]]), memory.as_pointer())
-            builder.store(convert(builder, args[2]), address, align=1)
-            return context.get_dummy_value()
-
-        return signature, codegen
-
-    return store
+INFINITY = 0x7F800000
+"""The bits of float32's infinity, and its place in the order of `_ordered`; minus infinity is at -1 - INFINITY."""
 
 
 @intrinsic
-def float_of_bits(typingctx, bits):
-    """The float32 of the low 32 bits of an int64."""
+def load(typingctx, array, offset, like):
+    """The number at byte `offset` of `array`, of the type of `like`, at any address."""
 
     def codegen(context, builder, signature, args):
-        return builder.bitcast(builder.trunc(args[0], ir.IntType(32)), _F32)
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        address = builder.bitcast(builder.gep(data, [args[1]]), context.get_value_type(like).as_pointer())
+        return builder.load(address, align=1)
 
-    return types.float32(types.int64), codegen
+    return like(array, types.intp, like), codegen
+
+
+@intrinsic
+def store(typingctx, array, offset, value):
+    """Write `value` to byte `offset` of `array`."""
+
+    def codegen(context, builder, signature, args):
+        data = context.make_array(signature.args[0])(context, builder, args[0]).data
+        address = builder.bitcast(builder.gep(data, [args[1]]), context.get_value_type(value).as_pointer())
+        builder.store(args[2], address, align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp, value), codegen
 
 
 @intrinsic
 def copy_row(typingctx, dst, dst_row, src, src_row):
     """Copy the bytes of `src[src_row]` to `dst[dst_row]`, rows of one length: the C library's memcpy."""
-    signature = types.void(dst, types.intp, src, types.intp)
 
     def codegen(context, builder, signature, args):
         to, given = (context.make_array(signature.args[k])(context, builder, args[k]) for k in (0, 2))
@@ -80,31 +56,7 @@ def copy_row(typingctx, dst, dst_row, src, src_row):
         cgutils.raw_memcpy(builder, to_address, builder.gep(given.data, [builder.mul(args[3], row)]), row, 1)
         return context.get_dummy_value()
 
-    return signature, codegen
-
-
-def _widen_bfloat16(builder: ir.IRBuilder, half: ir.Value) -> ir.Value:
-    return builder.bitcast(builder.shl(builder.zext(half, ir.IntType(32)), ir.IntType(32)(16)), _F32)
-
-
-def _round_bfloat16(builder: ir.IRBuilder, value: ir.Value) -> ir.Value:
-    # Adding just under half a unit, and one more where the kept bits are odd, carries exactly when it must.
-    word = ir.IntType(32)
-    bits = builder.bitcast(value, word)
-    odd = builder.and_(builder.lshr(bits, word(16)), word(1))
-    rounded = builder.add(bits, builder.add(odd, word(0x7FFF)))
-    rounded = builder.select(builder.fcmp_unordered("uno", value, value), word(0x7FC00000), rounded)
-    return builder.trunc(builder.lshr(rounded, word(16)), ir.IntType(16))
-
-
-load_float64 = _loader(ir.DoubleType(), lambda builder, x: builder.fptrunc(x, _F32))
-load_float32 = _loader(_F32, lambda builder, x: x)
-load_float16 = _loader(ir.HalfType(), lambda builder, x: builder.fpext(x, _F32))
-load_bfloat16 = _loader(ir.IntType(16), _widen_bfloat16)
-store_float64 = _storer(ir.DoubleType(), lambda builder, x: builder.fpext(x, ir.DoubleType()))
-store_float32 = _storer(_F32, lambda builder, x: x)
-store_float16 = _storer(ir.HalfType(), lambda builder, x: builder.fptrunc(x, ir.HalfType()))
-store_bfloat16 = _storer(ir.IntType(16), _round_bfloat16)
+    return types.void(dst, types.intp, src, types.intp), codegen
 
 
 def row_copy(src: Tensor, dst: Tensor, src_rows: Tensor | None, dst_rows: Tensor | None) -> None:
@@ -147,18 +99,18 @@ def _unpack(numbers, src, first, given):
     dim = len(numbers)
     if given == FLOAT64:
         for j in range(dim):
-            numbers[j] = load_float64(src, first + 8 * j)
+            numbers[j] = load(src, first + 8 * j, np.float64(0))
     elif given == FLOAT32:
         for j in range(dim):
-            numbers[j] = load_float32(src, first + 4 * j)
+            numbers[j] = load(src, first + 4 * j, np.float32(0))
     elif given == FLOAT16:
         for j in range(dim):
-            numbers[j] = load_float16(src, first + 2 * j)
+            numbers[j] = widen(load(src, first + 2 * j, np.int16(0)))
     elif given == BFLOAT16:
         for j in range(dim):
-            numbers[j] = load_bfloat16(src, first + 2 * j)
+            numbers[j] = widen(load(src, first + 2 * j, np.uint16(0)))
     else:
-        scale, bias = load_float32(src, first + dim), load_float32(src, first + dim + 4)
+        scale, bias = load(src, first + dim, np.float32(0)), load(src, first + dim + 4, np.float32(0))
         row = src.reshape(-1)[first : first + dim]
         for j in range(dim):
             numbers[j] = np.float32(row[j]) * scale + bias
@@ -169,16 +121,16 @@ def _pack(dst, first, to, numbers):
     dim = len(numbers)
     if to == FLOAT64:
         for j in range(dim):
-            store_float64(dst, first + 8 * j, numbers[j])
+            store(dst, first + 8 * j, np.float64(numbers[j]))
     elif to == FLOAT32:
         for j in range(dim):
-            store_float32(dst, first + 4 * j, numbers[j])
+            store(dst, first + 4 * j, numbers[j])
     elif to == FLOAT16:
         for j in range(dim):
-            store_float16(dst, first + 2 * j, numbers[j])
+            store(dst, first + 2 * j, narrow(numbers[j], np.int16(0)))
     elif to == BFLOAT16:
         for j in range(dim):
-            store_bfloat16(dst, first + 2 * j, numbers[j])
+            store(dst, first + 2 * j, narrow(numbers[j], np.uint16(0)))
     else:
         _quantize(dst, first, numbers)
 
@@ -189,10 +141,6 @@ def _ordered(bits):
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
-INFINITY = 0x7F800000
-"""The bits of float32's infinity, and its place in that order; minus infinity is at -1 - INFINITY."""
-
-
 @inlined
 def _quantize(dst, first, numbers):
     dim = len(numbers)
@@ -201,7 +149,7 @@ def _quantize(dst, first, numbers):
     for j in range(1, dim):  # whole numbers, because a compiler may not reorder comparisons of floats
         key = _ordered(np.int64(bits[j]))
         low_key, high_key = min(low_key, key), max(high_key, key)
-    low, high = float_of_bits(_ordered(low_key)), float_of_bits(_ordered(high_key))
+    low, high = float_of_bits(np.uint32(_ordered(low_key))), float_of_bits(np.uint32(_ordered(high_key)))
     bias = low + np.float32(0)
     scale = (high - low) / np.float32(255)
     known = -1 - INFINITY < low_key and high_key < INFINITY and np.isfinite(scale)
@@ -212,5 +160,5 @@ def _quantize(dst, first, numbers):
             row[j] = np.uint8(min(quotient, np.float32(255)))
     else:
         row[:] = 0
-    store_float32(dst, first + dim, scale if known else np.float32(np.nan))
-    store_float32(dst, first + dim + 4, bias if known else np.float32(np.nan))
+    store(dst, first + dim, scale if known else np.float32(np.nan))
+    store(dst, first + dim + 4, bias if known else np.float32(np.nan))

@@ -1,8 +1,8 @@
 """row_copy on a GPU: a program holds ITEMS whole rows as float32 numbers, [ITEMS, COLS].
 
-Between equal formats a row is a string of words, as wide as its length and address allow. bfloat16 is read and written
-as its bits, the upper half of a float32 rounded by integer arithmetic, because the interpreter's cast truncates. The
-quotient is rounded by adding 2^23, where the next float32 is 1 away. Fusing multiplications with additions is off.
+Between equal formats a row is a string of words, as wide as its length and address allow. bfloat16 is rounded by
+integer arithmetic (`to_nearest`), in the interpreter and compiled alike. The quotient is rounded by adding 2^23, where
+the next float32 is 1 away. Fusing multiplications with additions is off.
 """
 
 import torch
@@ -10,18 +10,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from .._triton_common import LANES, Variant, divide, row_tile
+from .._triton_common import LANES, LOAD_BYTES, REALS, Variant, divide, row_tile, to_nearest
 from . import FORMATS, dim_of
 
-POINTERS = {
-    "words": "*i64",
-    "float64": "*fp64",
-    "float32": "*fp32",
-    "float16": "*fp16",
-    "bfloat16": "*i16",
-    "int8": "*u8",
-}
-"""Triton's name of what holds each format."""
+TYPES = {**REALS, torch.int64: "i64"}
+"""Triton's names of what rows are made of."""
 
 
 def config(dim: int, dtype: torch.dtype, lanes: int = LANES) -> dict[str, int]:
@@ -84,21 +77,12 @@ def row_copy_kernel(
     if GIVEN == TO:  # words
         tl.store(to, value, mask=in_row)
     else:
-        if GIVEN == "bfloat16":
-            number = (value.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
-        elif GIVEN == "int8":
+        number = value.to(tl.float32)
+        if GIVEN == "int8":
             scale = load_scale(from_row + dim, exists)
             bias = load_scale(from_row + dim + 4, exists)
-            number = value.to(tl.float32) * scale[:, None] + bias[:, None]
-        else:
-            number = value.to(tl.float32)
-        if TO == "bfloat16":
-            # Adding just under half a unit, and one more where the kept bits are odd, carries exactly when it must.
-            bits = number.to(tl.uint32, bitcast=True)
-            rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-            rounded = tl.where(number != number, 0x7FC0, rounded)
-            tl.store(to, rounded.to(tl.uint16).to(tl.int16, bitcast=True), mask=in_row)
-        elif TO == "int8":
+            number = number * scale[:, None] + bias[:, None]
+        if TO == "int8":
             low = tl.min(tl.where(in_row, number, float("inf")), axis=1)  # [ITEMS]
             high = tl.max(tl.where(in_row, number, float("-inf")), axis=1)
             low = tl.where(exists, low, 0.0)
@@ -115,7 +99,7 @@ def row_copy_kernel(
             store_scale(to_row + dim, tl.where(known, scale, float("nan")), exists)
             store_scale(to_row + dim + 4, tl.where(known, bias, float("nan")), exists)
         else:
-            tl.store(to, number.to(dst.dtype.element_ty), mask=in_row)
+            tl.store(to, to_nearest(number, dst.dtype.element_ty), mask=in_row)
 
 
 def row_copy(src: Tensor, dst: Tensor, src_rows: Tensor | None, dst_rows: Tensor | None) -> None:
@@ -126,7 +110,6 @@ def row_copy(src: Tensor, dst: Tensor, src_rows: Tensor | None, dst_rows: Tensor
         src, dst = src.view(word), dst.view(word)
         dim = src.shape[1]
         given = to = "words"
-    src, dst = (rows.view(torch.int16) if rows.dtype == torch.bfloat16 else rows for rows in (src, dst))
     launch = config(dim, src.dtype)
     if n:
         with torch.cuda.device_of(dst if dst.is_cuda else src):
@@ -157,34 +140,27 @@ def word_of(src: Tensor, dst: Tensor) -> torch.dtype:
 def variants(lanes: int) -> list[Variant]:
     """What the ahead-of-time check compiles for a GPU with warps of `lanes`."""
     compiled = []
-    for given, to, dim, dtype in (
-        ("words", "words", 64, torch.int64),
-        ("float32", "float16", 128, torch.float32),
-        ("bfloat16", "float32", 128, torch.int16),
-        ("float32", "bfloat16", 33, torch.float32),
-        ("float32", "int8", 128, torch.float32),
-        ("int8", "float32", 128, torch.uint8),
+    for given, to, dim in (
+        (torch.int64, torch.int64, 64),  # words
+        (torch.float32, torch.float16, 128),
+        (torch.bfloat16, torch.float32, 128),
+        (torch.float32, torch.bfloat16, 33),
+        (torch.float32, torch.uint8, 128),
+        (torch.uint8, torch.float32, 128),
     ):
-        signature = {
-            "dst": POINTERS[to],
-            "src": POINTERS[given],
-            "dst_rows": "*i64",
-            "src_rows": "*i64",
-            "n": "i32",
-            "dim": "i32",
-        }
-        launch = config(dim, dtype, lanes)
+        pointers = {"dst": f"*{TYPES[to]}", "src": f"*{TYPES[given]}", "dst_rows": "*i64", "src_rows": "*i64"}
+        formats = {"GIVEN": FORMATS.get(given, "words"), "TO": FORMATS.get(to, "words")}
+        launch = config(dim, given, lanes)
         warps = launch.pop("num_warps")
-        aligned = ["dst", "src", "dst_rows", "src_rows", *(["dim"] if dim % 16 == 0 else [])]
-        wide = dim % 16 == 0 and given != "int8"  # a packed row of dim + 8 bytes begins at a multiple of 8
+        wide = dim % 16 == 0 and given != torch.uint8  # a packed row of dim + 8 bytes begins at a multiple of 8
         compiled.append(
             Variant(
-                f"row_copy-{given}-{to}-{dim}",
+                f"row_copy-{formats['GIVEN']}-{formats['TO']}-{dim}",
                 row_copy_kernel,
-                signature,
-                {"GIVEN": given, "TO": to, "GATHER": True, "SCATTER": True, **launch},
-                tuple(aligned),
-                16 if wide else 0,
+                {**pointers, "n": "i32", "dim": "i32"},
+                {**formats, "GATHER": True, "SCATTER": True, **launch},
+                (*pointers, *(["dim"] if dim % 16 == 0 else [])),
+                LOAD_BYTES if wide else 0,
                 warps,
             )
         )
