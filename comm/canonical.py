@@ -46,7 +46,7 @@ def canonical_all_reduce(group: Group, x: Tensor, label: str, wire: Wire = "tabl
     mine = sizes[group.rank]
     arrived = send_values(group, x, sizes, [mine] * group.size, f"{label}.scatter", wire)
     total = canonical_sum(torch.split(arrived, mine) if mine else [arrived] * group.size, group.ranks_per_node)
-    return unpack(group.all_gather(pack(total, wire), sizes, f"{label}.gather"), x.dtype, wire)
+    return unpack(group.all_gather(pack(total, wire), sizes, f"{label}.gather"), x.shape[-1], x.dtype, wire)
 
 
 def all_reduce_touched(

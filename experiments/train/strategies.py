@@ -24,7 +24,7 @@ from torch import Tensor
 
 from comm.counts import Counts
 from comm.group import Group, launch
-from comm.plan import STRATEGIES, Plan
+from comm.plan import Plan
 from experiments.config import Measurement, grid
 from experiments.data.batch import ClickBatch, ClickStream
 from experiments.data.criteo import CriteoLog, OnBadLine
@@ -36,6 +36,7 @@ from experiments.record import Value
 from experiments.timing import median_interval
 from kernels import Bags
 
+ARMS = ("replicated", "tablewise", "rowwise", "unique")
 REFERENCE = "unique"
 """The arm that others are compared with: bits, and step time."""
 
@@ -164,7 +165,7 @@ def run_rank(group: Group, config: Config) -> list[dict[str, Any]]:
         )
     steps = training.samples // batch_size
     arms = []
-    for strategy in STRATEGIES:
+    for strategy in ARMS:
         plan = Plan.uniform(stream.tables, strategy, group.size)
         arms.append(Arm(strategy, Trainer(plan, group, config.model, config.optim, steps, config.overlap)))
     parts = [training.batches(batch_size, rank, group.size) for rank in range(group.size)]
