@@ -248,15 +248,14 @@ def _least(
     def residuals(factors: np.ndarray, start: np.ndarray) -> np.ndarray:
         return np.log(np.maximum(model(factors * start), TINY) / seconds)
 
-    best = min(
-        (
-            (found.cost, (found.x * start).tolist())
-            for start in map(np.array, starts)
-            for found in [least_squares(residuals, np.ones(len(start)), bounds=(0, np.inf), loss="soft_l1",
-                                        f_scale=NOISE, ftol=1e-12, xtol=1e-12, gtol=1e-12, args=(start,))]
-        ),
-    )  # fmt: skip
-    return best[1]
+    fits = []
+    for start in map(np.array, starts):
+        found = least_squares(
+            residuals, np.ones(len(start)), bounds=(0, np.inf), loss="soft_l1", f_scale=NOISE,
+            ftol=1e-9, xtol=1e-9, gtol=1e-9, max_nfev=60, args=(start,),
+        )  # fmt: skip
+        fits.append((float(found.cost), (found.x * start).tolist()))
+    return min(fits)[1]
 
 
 def _sourced(link: Link, where: str) -> Link:
