@@ -1,7 +1,7 @@
 """What every click model here is: one embedding module, and a dense part that turns pooled rows into a logit."""
 
 from abc import ABC, abstractmethod
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import torch
 from einops import rearrange
@@ -12,7 +12,6 @@ from kernels.bags import Bags, TableSpec
 DENSE_DTYPES = (torch.float32, torch.bfloat16)
 
 
-@runtime_checkable  # so that jaxtyping's import hook can check it
 class PooledEmbedding(Protocol):
     """The embedding module a model stands on: an `nn.Module` with its tables, `bags -> pooled [B, sum of dims]`."""
 
