@@ -41,7 +41,7 @@ def pooled_lookup(
         if table.dtype == out_dtype == real:
             _pool(out.numpy(), table.detach().numpy(), *index, cuts)
         else:
-            pool(out.view(torch.uint8).numpy(), [*FORMATS].index(out_dtype), *_rows_of(table, scale_bias), *index, cuts)
+            pool(*_bytes_of(out), bits_of(table), _scales(table, scale_bias), *index, cuts)
     return out
 
 
@@ -53,7 +53,7 @@ def pooled_max(
     index = (ids.long().numpy(), offsets.numpy())
     with threads_for(len(ids) * table.shape[1], ROW_WORK) as threads:
         cuts = cut(offsets.numpy(), threads, per_segment=1)
-        pool_max(out.numpy(), winner.numpy(), *_rows_of(table, scale_bias), *index, cuts)
+        pool_max(out.numpy(), winner.numpy(), *_bytes_of(table), _scales(table, scale_bias), *index, cuts)
     return out.to(out_dtype), winner
 
 
@@ -65,14 +65,19 @@ def weights_grad(grad_out: Tensor, table: Tensor, ids: Tensor, offsets: Tensor, 
         if table.dtype == grad_out.dtype:
             _dot(out.numpy(), grad_out.detach().numpy(), table.detach().numpy(), *index, cuts)
         else:
-            dot_rows(out.numpy(), grad_out.detach().numpy(), *_rows_of(table, scale_bias), *index, cuts)
+            given = (grad_out.detach().numpy(), *_bytes_of(table), _scales(table, scale_bias))
+            dot_rows(out.numpy(), *given, *index, cuts)
     return out
 
 
-def _rows_of(table: Tensor, scale_bias: Tensor | None) -> tuple[np.ndarray, np.ndarray]:
-    """The table as Numba takes it, and its scales and biases, [0, 2] if it has none."""
-    some = table.new_empty(0, 2, dtype=torch.float32) if scale_bias is None else scale_bias
-    return bits_of(table), some.numpy()
+def _bytes_of(rows: Tensor) -> tuple[int, np.ndarray]:
+    """The number of the format of `rows`, and its bytes, [rows, dim * itemsize]."""
+    return [*FORMATS].index(rows.dtype), rows.detach().view(torch.uint8).numpy()
+
+
+def _scales(table: Tensor, scale_bias: Tensor | None) -> np.ndarray:
+    """Scale and bias of each row, [0, 2] if there are none."""
+    return (table.new_empty(0, 2, dtype=torch.float32) if scale_bias is None else scale_bias).numpy()
 
 
 @kernel

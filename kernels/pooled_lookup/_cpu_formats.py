@@ -16,8 +16,14 @@ from numba.extending import intrinsic
 
 from .._numba_cpu import ROWS_AHEAD, kernel, prefetch_row
 
-FORMATS = {torch.float32: types.float32, torch.float16: types.int16, torch.bfloat16: types.uint16}
-"""Dtypes of results, and how Numba sees them; `pool` takes their number in this order."""
+FORMATS = {
+    torch.float32: types.float32,
+    torch.float16: types.int16,
+    torch.bfloat16: types.uint16,
+    torch.uint8: types.uint8,
+    torch.float64: types.float64,
+}
+"""How Numba sees a dtype. Kernels that take bytes take its number in this order; results are in the first three."""
 
 _F32, _I32 = ir.FloatType(), ir.IntType(32)
 
@@ -129,7 +135,7 @@ def _block_sums(vectors: int, lanes: int) -> Callable:
                 results = [builder.fadd(result, bias) for result in results]
             results = [builder.fdiv(result, divisor) for result in results]
             out_row = builder.gep(out_view.data, [builder.mul(bag, builder.extract_value(out_view.shape, 1))])
-            for code, kind in enumerate(FORMATS.values()):
+            for code, kind in enumerate([*FORMATS.values()][:3]):
                 size = kind.bitwidth // 8
                 with builder.if_then(builder.icmp_signed("==", format, format.type(code))):
                     block = builder.gep(out_row, [builder.mul(column, column.type(size))])
@@ -152,7 +158,7 @@ _eight_vectors, _four_vectors, _one_vector, _one_number = (
 
 
 @kernel
-def pool(out, format, table, scale_bias, ids, offsets, weights, mean, cuts):
+def pool(format, out, table, scale_bias, ids, offsets, weights, mean, cuts):
     dim = table.shape[1]
     for t in prange(len(cuts) - 1):
         last = offsets[cuts[t + 1]]
@@ -175,17 +181,30 @@ def pool(out, format, table, scale_bias, ids, offsets, weights, mean, cuts):
 
 
 @intrinsic
-def _number(typingctx, stored):
-    """A stored number in the dtype of the sums: float64 and float32 as they are, others in float32."""
-    result = stored if stored == types.float64 else types.float32
+def _number(typingctx, like, table, format, row, column):
+    """The number in `row` and `column` of `table`, given as bytes in one of the FORMATS, as a float of `like`'s type.
+
+    The compiler takes the choice of format out of the loop over columns. float64 has a kernel of its own.
+    """
 
     def codegen(context, builder, signature, args):
-        if isinstance(stored, types.Float):
-            return args[0]
-        one = builder.insert_element(ir.Constant(ir.VectorType(args[0].type, 1), ir.Undefined), args[0], _I32(0))
-        return builder.extract_element(_widened(builder, stored, one, 1), _I32(0))
+        _, table, format, row, column = args
+        view = context.make_array(signature.args[1])(context, builder, table)
+        first = builder.gep(view.data, [builder.mul(row, builder.extract_value(view.shape, 1))])
+        result = cgutils.alloca_once(builder, context.get_value_type(like))
+        wide = like == types.float64
+        for code, kind in enumerate(FORMATS.values()):
+            if (kind == types.float64) != wide:
+                continue
+            size, vector = kind.bitwidth // 8, ir.VectorType(context.get_value_type(kind), 1)
+            with builder.if_then(builder.icmp_signed("==", format, format.type(code))):
+                cell = builder.gep(first, [builder.mul(column, column.type(size))])
+                stored = builder.load(builder.bitcast(cell, vector.as_pointer()), align=size)
+                value = stored if wide else _widened(builder, kind, stored, 1)
+                builder.store(builder.extract_element(value, _I32(0)), result)
+        return builder.load(result)
 
-    return result(stored), codegen
+    return like(like, table, types.intp, types.intp, types.intp), codegen
 
 
 @njit(nogil=True, error_model="numpy")
@@ -196,8 +215,8 @@ def _scale_and_bias(like, scale_bias, row):
 
 
 @kernel
-def pool_max(out, winner, table, scale_bias, ids, offsets, cuts):
-    dim = table.shape[1]
+def pool_max(out, winner, format, table, scale_bias, ids, offsets, cuts):
+    dim, real = out.shape[1], out.dtype.type
     for t in prange(len(cuts) - 1):
         last = offsets[cuts[t + 1]]
         for bag in range(cuts[t], cuts[t + 1]):
@@ -211,7 +230,7 @@ def pool_max(out, winner, table, scale_bias, ids, offsets, cuts):
                 row = ids[i]
                 scale, bias = _scale_and_bias(out, scale_bias, row)
                 for j in range(dim):
-                    value = _number(table[row, j])
+                    value = _number(real(0), table, format, row, j)
                     if len(scale_bias):
                         value = scale * value + bias
                     if i == low or value > out[bag, j]:
@@ -220,17 +239,17 @@ def pool_max(out, winner, table, scale_bias, ids, offsets, cuts):
 
 
 @njit(nogil=True, fastmath={"reassoc"})
-def _dot_row(grad, stored, scale, bias):
+def _dot_row(grad, format, table, row, scale, bias):
     products = grad.dtype.type(0)
     total = grad.dtype.type(0)
     for j in range(len(grad)):
-        products += grad[j] * _number(stored[j])
+        products += grad[j] * _number(grad.dtype.type(0), table, format, row, j)
         total += grad[j]
     return scale * products + bias * total
 
 
 @kernel
-def dot_rows(out, grad_out, table, scale_bias, ids, offsets, cuts):
+def dot_rows(out, grad_out, format, table, scale_bias, ids, offsets, cuts):
     for t in prange(len(cuts) - 1):
         last = offsets[cuts[t + 1]]
         for bag in range(cuts[t], cuts[t + 1]):
@@ -238,4 +257,4 @@ def dot_rows(out, grad_out, table, scale_bias, ids, offsets, cuts):
                 if i + ROWS_AHEAD < last:
                     prefetch_row(table, ids[i + ROWS_AHEAD])
                 scale, bias = _scale_and_bias(out, scale_bias, ids[i])
-                out[i] = _dot_row(grad_out[bag], table[ids[i]], scale, bias)
+                out[i] = _dot_row(grad_out[bag], format, table, ids[i], scale, bias)
