@@ -117,7 +117,7 @@ def run_rank(group: Group, cluster: Cluster, config: Config) -> list[dict[str, A
                 exchanges[link, strategy, batch] = (step, frame)
     found = []
     for at in at_rates(group, cluster, config.rates):
-        timings = time_collectives(group, sizes, config.rounds, PAUSE_S)
+        timings = time_collectives(group, sizes, config.rounds, 0.0, PAUSE_S)
         timed = {key: time_exchange(group, step, frame, config.rounds) for key, (step, frame) in exchanges.items()}
         found.append({"cluster": at, "sizes": sizes, "collectives": timings, "exchanges": timed})
     return found

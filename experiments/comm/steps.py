@@ -1,11 +1,10 @@
 """A step's exchange on an emulated cluster, strategy by strategy: predicted against seen, bytes and seconds.
 
-Paper figure: none; the ground under every simulated number of this project. Each arm steps an embedding without a
-model on 2 nodes. Bytes come from three places: the strategy's formula, the group's count, the link's own counter
-(less what the barriers around a step take).
-Communication time of a step (each network phase from the last arrival to the last end) comes from two: the clock, and
-`comm.simulate` on a Topology of all_to_all links that was calibrated in the same cluster, with other sizes and before
-any step ran.
+Paper figure: none; the ground under every simulated number of this project. Each arm steps an embedding on 2 nodes, a
+timer in place of the dense part. Bytes come from three places: the strategy's formula, the group's count, the link's
+own counter (less what the barriers around a step take). Communication time of a step (each network phase from the last
+arrival to the last end) comes from two: the clock, and `comm.simulate` on a Topology of all_to_all links that was
+calibrated in the same cluster, with other sizes and before any step was timed.
 
 Run:      python -m experiments run comm/steps --laptop   (shaped links need root; else loopback, labelled)
 Expect:   equal bytes, the link's counter at most 5 % above; median error of the time at most 15 %, Spearman's rank
@@ -26,6 +25,7 @@ from comm.wire import Wire
 from experiments.calibrate import calibrate_group
 from experiments.cluster import Cluster, run
 from experiments.comm._steps import (
+    PAUSE_S,
     EmbeddingStep,
     Ran,
     Workload,
@@ -43,7 +43,7 @@ from experiments.record import Value
 from kernels.cost import Device
 
 STRATEGIES = ("replicated", "tablewise", "columnwise", "rowwise", "gridwise", "hierarchical", "unique")
-CASES = ((2_000, 1, 256), (20_000, 4, 128), (20_000, 16, 48), (50_000, 2, 320))
+CASES = ((2_000, 1, 512), (20_000, 4, 256), (20_000, 16, 96), (50_000, 2, 640))
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,9 @@ def run_rank(group: Group, cluster: Cluster, config: Config) -> list[dict[str, A
     warm = [step.run(shaped=False) for step in steps]
     found = []
     for at in at_rates(group, cluster, config.rates):
-        links = calibrate_group(group, config.largest, config.calibration_rounds, collectives=("all_to_all",))
+        links = calibrate_group(
+            group, config.largest, config.calibration_rounds, pause_s=PAUSE_S, collectives=("all_to_all",)
+        )
         topology = Topology(group.nodes, group.ranks_per_node, links, Device("none", 1.0, 1.0, "no compute is priced"))
         predicted = [predict(step, ran, topology) for step, ran in zip(steps, warm, strict=True)]
         rounds = [[step.run(at.shaping) for step in steps] for _ in range(config.rounds)]

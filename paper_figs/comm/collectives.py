@@ -50,7 +50,7 @@ def claims(df: pd.DataFrame) -> list[Claim]:
     calls = _part(df, "collective")
     for title, part in calls.groupby(calls["point.link"] + " " + _where(calls), sort=False):
         ratio = _reduce_over_exchange(part)
-        got.append(f"{title}: {ratio.iloc[-1]:.2f} at {ratio.index[-1]:,} bytes")
+        got.append(f"{title}: {ratio.iloc[-1]:.2f} at {part['point.size'].max():,.0f} bytes")
     found.append(Claim("AllReduce over AlltoAll of one buffer", "FEC: hot tier", "; ".join(got), kind))
     for link, part in _part(df, "exchange").groupby("point.link", sort=False):
         good = int((part["metrics.ratio"] <= LIMIT).sum())

@@ -26,13 +26,13 @@ def draw(df: pd.DataFrame) -> Figure:
     ends = [df["metrics.speedup"] - df["metrics.speedup_low"], df["metrics.speedup_high"] - df["metrics.speedup"]]
     speedup.errorbar(range(len(df)), df["metrics.speedup"], yerr=ends, fmt="none", ecolor="#333333", elinewidth=0.8)
     speedup.axhline(1, color="#333333", linewidth=0.8)
-    bytes_.set(ylabel="MB a step", title="values between nodes")
-    bytes_.set_xticks(range(len(once)), _names(once), rotation=60, ha="right")
+    bytes_.set(ylabel="MB a step", title="values between nodes; L, layout")
+    bytes_.set_xticks(range(len(once)), _names(once), rotation=90)
     bytes_.legend()
-    ms.set(ylabel="ms a step", yscale="log", title="communication")
-    ms.set_xticks(range(len(df)), _names(df, rate=True), rotation=60, ha="right")
-    speedup.set(ylabel="flat / hierarchical time", title="median of one run, 90 % interval")
-    speedup.set_xticks(range(len(df)), _names(df, rate=True), rotation=60, ha="right")
+    ms.set(ylabel="ms a step", title="communication")
+    ms.set_xticks(range(len(df)), _names(df, rate=True), rotation=90)
+    speedup.set(ylabel="flat / hierarchical time", title="median, 90 % interval")
+    speedup.set_xticks(range(len(df)), _names(df, rate=True), rotation=90)
     style.kind_legend(fig, df["kind"])
     return fig
 
@@ -71,7 +71,7 @@ def _gain(row: dict) -> str:
 def _names(df: pd.DataFrame, rate: bool = False) -> list[str]:
     """Of each record."""
     return [
-        f"L={row['config.ranks_per_node']} {row['point.layout']}" + (f" {row['point.rate']}" if rate else "")
+        f"{row['config.ranks_per_node']} {row['point.layout']}" + (f" {row['point.rate']}" if rate else "")
         for row in df.to_dict("records")
     ]
 
