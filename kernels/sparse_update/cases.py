@@ -91,7 +91,7 @@ def make(case: Case, seed: int, device: torch.device | str) -> dict[str, Any]:
         "optimizer": optimizer,
         "lr": LR,
         "step": STEP,
-        "grad_scale": GRAD_SCALE,
+        "grad_scale": 1.0 if case.clip is None else GRAD_SCALE,
     }
 
 

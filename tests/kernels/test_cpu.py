@@ -5,6 +5,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
+from itertools import product
 
 import numba
 import numpy as np
@@ -51,8 +52,8 @@ def everything(pooling="sum", **options):
     grads = kernels.segment_grads(*index, backend="cpu")
     changed = []
     for rule in kernels.RULES:
-        optimizer = kernels.Optimizer(rule, weight_decay=0.1, clip_row_norm=1.0, stochastic_rounding=True)
-        for dtype in (torch.float32, torch.float16):
+        loaded = kernels.Optimizer(rule, weight_decay=0.1, clip_row_norm=1.0, stochastic_rounding=True)
+        for optimizer, dtype in product((kernels.Optimizer(rule), loaded), (torch.float32, torch.float16)):
             updated = table.to(dtype)
             states = kernels.state_like(updated, optimizer)
             kernels.sparse_update(updated, states, unique.rows, *index, optimizer, 0.1, backend="cpu")
