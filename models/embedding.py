@@ -68,6 +68,12 @@ class ShardedEmbedding(nn.Module):
         self.on_bad_id: OnBadId = on_bad_id
         self.dropped = 0
         self.optimizer = optimizer or Optimizer()
+        best = [table.name for table in self.tables if table.pooling == "max"]
+        if best:
+            raise ValueError(
+                f"table {best[0]!r}: expected pooling sum or mean in a sharded embedding (its exchanges add partial "
+                "sums), given 'max'; kernels.EmbeddingBagCollection pools maxima on one device"
+            )
         narrow = [table.name for table in self.tables if table.dtype not in (torch.float32, torch.float64)]
         if narrow:
             raise ValueError(

@@ -31,7 +31,7 @@ Bytes: N * dim * itemsize read at random + N ids + bags * dim * itemsize written
 
 Errors: ValueError with the expected and the given for a wrong shape, dtype, pooling or layout.
 Source: torch.nn.functional.embedding_bag is the same function on one table; for rows of bytes FBGEMM's row-wise int8
-(torch.ops.quantized.embedding_bag_byte), with scale and bias beside the table.
+(torch.ops.quantized.embedding_bag_byte_rowwise_offsets), with scale and bias beside the table.
 """  # noqa: E501 (a table)
 
 from typing import NamedTuple

@@ -5,7 +5,7 @@ from comm.group import SimGroup, simulate
 from comm.plan import STRATEGIES, Placement, Plan
 from comm.schedule import Schedule
 from comm.strategy import INPUTS
-from kernels import Bags, Optimizer, pooled_lookup
+from kernels import Bags, Optimizer, TableSpec, pooled_lookup
 from models.embedding import ShardedEmbedding
 from models.executor import Executor
 from models.initialise import init_rows, row_scale
@@ -156,3 +156,9 @@ def test_an_id_out_of_range_is_named_or_dropped_and_counted(strategy):
     message = r"table 'one': id 1 at position 0 is out of range: expected 0 <= id < 1 \(2 such ids"
     with pytest.raises(RuntimeError, match=message):
         simulate(2, lambda group: both(group, "raise"))
+
+
+def test_a_sharded_embedding_refuses_a_maximum():
+    plan = Plan(1, (TableSpec("genre", 5, 4, "max"),), (Placement("genre", "tablewise", (0,), "modulo"),))
+    with pytest.raises(RuntimeError, match="table 'genre': expected pooling sum or mean in a sharded embedding"):
+        simulate(1, lambda group: ShardedEmbedding(plan, group))
