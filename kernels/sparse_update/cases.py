@@ -114,7 +114,7 @@ def bound(inputs: dict[str, Any], eps: float) -> dict[str, Tensor]:
 
     Carries an error e of the gradient g through the rule to first order (|g| is `size`), each operation adding eps = 2u
     of its result, so that float64 inputs, whose truth rounds too, are covered; doubled in the end for the rest. Storing
-    in the table's format moves a weight by at most one unit in its last place, or one of the smallest numbers.
+    in the table's format then moves a weight by at most half a unit in its last place, stochastically by one.
     """
     table, rows, optimizer = inputs["table"].double(), inputs["rows"].long(), inputs["optimizer"]
     n = numbers_of(optimizer, inputs["lr"], inputs["step"], inputs["grad_scale"])
@@ -156,10 +156,12 @@ def bound(inputs: dict[str, Any], eps: float) -> dict[str, Tensor]:
         step_off = step_off / root + step * root_off / root.square() + 4 * eps * step / root
         step = step / root
     moved = weight + n.rate * step
+    off["table"] = n.rate * step_off + 6 * eps * moved
+    off = {name: 2 * value for name, value in off.items()}
     format_ = torch.finfo(inputs["table"].dtype)
-    rounding = format_.eps * moved.clamp(min=format_.tiny)
-    off["table"] = n.rate * step_off + 6 * eps * moved + rounding
-    return {name: _at_rows(2 * value, rows, len(table)) for name, value in off.items()}
+    units = 1.0 if optimizer.stochastic_rounding else 0.5
+    off["table"] += units * format_.eps * (moved + off["table"]).clamp(min=format_.tiny)
+    return {name: _at_rows(value, rows, len(table)) for name, value in off.items()}
 
 
 def _at_rows(value: Tensor, rows: Tensor, height: int) -> Tensor:
