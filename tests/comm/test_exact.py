@@ -9,6 +9,7 @@ import torch
 from comm.canonical import canonical_sum, group_by_row
 from comm.group import simulate
 from comm.replicated import Replicated
+from kernels import Optimizer
 from models.embedding import ShardedEmbedding
 from tests.comm import oracle
 from tests.comm.workload import ARMS, WHOLE_BAGS, LinearModel, Result, Work, digest, linear_loss, train
@@ -69,6 +70,22 @@ def test_strategies_that_pool_whole_bags_agree(world, ranks_per_node, kind):
     ]
     for other in others:
         assert_same(first, other)
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "rowwise_adam"])
+@pytest.mark.parametrize("strategy", ["unique", "rowwise", "replicated"])
+def test_optimizers_of_two_states_are_the_oracle_too(strategy, optimizer):
+    work = Work(strategy, optimizer=optimizer, steps=3)
+    assert_same(trained(work, 4, 2), of_oracle(work, 4, 2))
+
+
+@pytest.mark.parametrize("optimizer", [Optimizer("rowwise_adam"), Optimizer("sgd", clip_row_norm=1.0)])
+def test_columns_refuse_a_rule_that_needs_the_whole_row(optimizer):
+    plan = Work("columnwise").plan(2)
+    with pytest.raises(
+        RuntimeError, match="columns: expected plain rowwise_adagrad, or a rule"
+    ):
+        simulate(2, lambda group: ShardedEmbedding(plan, group, optimizer, backend="cpu"))
 
 
 @pytest.mark.slow
