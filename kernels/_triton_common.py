@@ -60,8 +60,11 @@ def as_dtype(scalar, dtype: tl.constexpr):
 
 @triton.jit
 def widen(x):
-    # What sums are kept in: float32, float64 for float64. Arithmetic on bfloat16 blocks is wrong in the interpreter.
-    if x.dtype != tl.float64:
+    # What sums are kept in: float32, float64 for float64. Arithmetic on bfloat16 blocks is wrong in the interpreter,
+    # and so is its `.to(float32)` of bfloat16 numbers below the normal ones: move the bits, here and compiled.
+    if x.dtype == tl.bfloat16:
+        x = (x.to(tl.uint16, bitcast=True).to(tl.uint32) << 16).to(tl.float32, bitcast=True)
+    elif x.dtype != tl.float64:
         x = x.to(tl.float32)
     return x
 
