@@ -57,12 +57,15 @@ def _require_thread_layer() -> None:
 
 _require_thread_layer()
 
-# Numba's cache notices a change of the compiled function's own file only; the code below is compiled into others'.
-_CACHE = Path(__file__).parent / "__pycache__" / f"cpu-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:12]}"
+# Numba's cache notices a change of the compiled function's own file only; these are compiled into others'.
+_HERE = Path(__file__).parent
+_SHARED = sorted([*_HERE.glob("_numba_*.py"), *_HERE.glob("*/_cpu_*.py"), *_HERE.glob("*/rounding.py")])
+_HASH = hashlib.sha256(b"".join(path.read_bytes() for path in _SHARED)).hexdigest()[:12]
+_CACHE = _HERE / "__pycache__" / f"cpu-{_HASH}"
 
 
 def kernel(function: Callable) -> Callable:
-    """Compile `function` for parallel runs without the GIL, kept on disk until it, or this file, changes."""
+    """Compile `function` for parallel runs without the GIL, kept on disk until it or a shared file changes."""
     before, numba.config.CACHE_DIR = numba.config.CACHE_DIR, str(_CACHE)
     try:
         return njit(parallel=True, nogil=True, cache=True, error_model="numpy")(function)
