@@ -45,7 +45,7 @@ class Config:
     strategies: tuple[str, ...] = ("tablewise", "rowwise", "unique")
     batches: tuple[int, ...] = (64, 256, 1024)
     hotness: int = 4
-    rounds: int = 9
+    rounds: int = 7
 
 
 GRID = (Config(), Config(ranks_per_node=4, rates=("200mbit",), batches=(64, 256)))

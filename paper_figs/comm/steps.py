@@ -26,7 +26,7 @@ def draw(df: pd.DataFrame) -> Figure:
             rows = df.loc[(df["point.strategy"] == name) & (_cluster(df) == cluster)]
             look = {"linestyle": "", "marker": marker, "markersize": 3}
             label = name if cluster == clusters[0] else None
-            style.line(time, rows["metrics.simulated_ms"], rows["metrics.emulated_ms"], kind, i, label, **look)
+            style.line(time, rows["metrics.simulated_ms"], rows["metrics.seen_ms"], kind, i, label, **look)
             style.line(error, [i] * len(rows), 100 * _errors(rows), kind, i, **look)
             if "metrics.between_veth" in rows:
                 over = 100 * (rows["metrics.between_veth"] / rows["metrics.between_counted"] - 1)
@@ -34,10 +34,10 @@ def draw(df: pd.DataFrame) -> Figure:
     ends = [df["metrics.simulated_ms"].min(), df["metrics.simulated_ms"].max()]
     time.plot(ends, ends, color="#333333", linewidth=0.8)
     shapes = ", ".join(f"{cluster} {SHAPES[marker]}" for marker, cluster in zip(MARKERS, clusters, strict=False))
-    time.set(xscale="log", yscale="log", xlabel="simulated ms", ylabel="emulated ms", title=shapes)
+    time.set(xscale="log", yscale="log", xlabel="simulated ms", ylabel=f"{kind} ms", title=shapes)
     fig.legend(loc="outside right upper", fontsize=7, frameon=False)
     error.axhline(0, color="#333333", linewidth=0.8)
-    error.set(ylabel="simulated / emulated - 1, %")
+    error.set(ylabel=f"simulated / {kind} - 1, %")
     error.set_xticks(range(len(names)), names, rotation=60, ha="right")
     link.axhline(VETH_PERCENT, color="#333333", linewidth=0.8)
     link.set(xscale="log", xlabel="counted bytes between nodes", ylabel="link's counter above it, %", title="")
@@ -74,12 +74,12 @@ def claims(df: pd.DataFrame) -> list[Claim]:
 
 
 def _errors(df: pd.DataFrame) -> pd.Series:
-    return df["metrics.simulated_ms"] / df["metrics.emulated_ms"] - 1
+    return df["metrics.simulated_ms"] / df["metrics.seen_ms"] - 1
 
 
 def _spearman(df: pd.DataFrame) -> float:
     """Rank correlation of both times."""
-    ranks = df[["metrics.simulated_ms", "metrics.emulated_ms"]].rank().to_numpy()
+    ranks = df[["metrics.simulated_ms", "metrics.seen_ms"]].rank().to_numpy()
     return float(np.corrcoef(ranks.T)[0, 1])
 
 
