@@ -21,7 +21,7 @@ def main() -> int:
     console = Console()
     REPORT.parent.mkdir(exist_ok=True)
     began = time.monotonic()
-    command = [sys.executable, "-m", "pytest", "-m", "slow and not gpu", f"--junitxml={REPORT}"]
+    command = [sys.executable, "-m", "pytest", "-m", "slow and not gpu", "-n", "2", f"--junitxml={REPORT}"]
     try:
         status = subprocess.run(command, cwd=ROOT, check=False, timeout=BOUND_S).returncode
     except subprocess.TimeoutExpired:
