@@ -45,6 +45,8 @@ from kernels.cost import Device
 
 STRATEGIES = ("replicated", "tablewise", "columnwise", "rowwise", "gridwise", "hierarchical", "unique")
 CASES = ((2_000, 1, 512), (20_000, 4, 256), (20_000, 16, 96), (50_000, 2, 640))
+SMALLER = ((2_000, 1, 256), (20_000, 4, 128), (20_000, 16, 48))
+"""For twice the ranks: four times the pairs share the link."""
 
 
 COMPUTE_S = 0.001
@@ -70,7 +72,7 @@ class Config:
     calibration_rounds: int = 3
 
 
-GRID = (Config(), Config(ranks_per_node=4, rates=("200mbit", "500mbit"), cases=CASES[:3], wires=("int8",)))
+GRID = (Config(), Config(ranks_per_node=4, rates=("200mbit", "500mbit"), cases=SMALLER, wires=("int8",)))
 LAPTOP = (Config(rates=("200mbit",), cases=CASES[:3], wires=("int8",)),)
 TINY = (
     Config(
