@@ -212,6 +212,7 @@ def test_an_empty_batch():
     assert EmbeddingBag(ROWS, DIM, backend="cpu")(torch.zeros(0, 3, dtype=torch.int64)).shape == (0, DIM)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # torch's inductor
 @pytest.mark.parametrize("compiler", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_one_graph_holds_the_whole_module(compiler):
     plain = EmbeddingBag(ROWS, DIM, mode="sum", padding_idx=3, backend="cpu")
