@@ -193,9 +193,10 @@ def inputs_from(op, bags, index, weighted, seed):
         if pooling == "max":
             sums["winner"] = kernels.pooled_max(table, ids, offsets, backend="torch").winner
         return sums
-    state = torch.rand(ROWS, generator=random).to(DEVICE) + 0.01
-    optimizer = kernels.Optimizer("rowwise_adagrad")
-    fused = {"table": table, "states": (state,), "rows": unique.rows, "optimizer": optimizer, "lr": 0.1}
+    optimizer = kernels.Optimizer(kernels.RULES[seed % len(kernels.RULES)])
+    zeros = kernels.state_like(table, optimizer)
+    states = tuple(torch.rand(state.shape, generator=random).to(DEVICE) + 0.01 for state in zeros)
+    fused = {"table": table, "states": states, "rows": unique.rows, "optimizer": optimizer, "lr": 0.1}
     fused |= {"step": 1, "grad_scale": 1.0}
     return {**fused, **sums}
 
