@@ -1,5 +1,6 @@
 """The norm of all row gradients, for clipping by it: one pass before the update, which then takes a `grad_scale`."""
 
+import math
 from collections.abc import Sequence
 
 import torch.nn.functional as F
@@ -30,10 +31,14 @@ def clip_scale(square_sums: Sequence[Tensor], max_norm: float) -> float:
     """`grad_scale` that makes the norm of all gradients at most `max_norm`; `square_sums` of every table, on one rank.
 
     min(1, max_norm / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_. Waits for the device.
+
+    Raises ValueError for a norm that is not finite: no scale makes such gradients good.
     """
     if not max_norm > 0:
         raise ValueError(f"max_norm: expected > 0, given {max_norm}")
     norm = sum(float(square_sum) for square_sum in square_sums) ** 0.5
+    if not math.isfinite(norm):
+        raise ValueError(f"gradients: expected a finite norm, given {norm}: skip the step or look for the overflow")
     return min(1.0, max_norm / (norm + 1e-6))
 
 

@@ -132,6 +132,8 @@ def test_clipping_by_the_global_norm_is_torchs(backend):
     kernels.sparse_update(table, (), unique.rows, *index, Optimizer("sgd"), LR, grad_scale=scale, backend=backend)
     torch.testing.assert_close(table, draw(99) - LR * weight.grad, **NEAR)
     assert kernels.clip_scale([torch.tensor(0.0)], 0.5) == 1.0
+    with pytest.raises(ValueError, match="expected a finite norm, given nan"):
+        kernels.clip_scale([torch.tensor(torch.nan)], 0.5)
 
 
 def test_the_square_sum_of_many_rows_is_exact_to_rounding():
