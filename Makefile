@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help reproduce record figs bench bench-compare gpu test test-slow lint clean
+.PHONY: help reproduce record figs bench bench-peers bench-compare gpu test test-slow lint clean
 
 # The first of these that is 3.11 or newer; `make PYTHON=path ...` overrides it.
 PYTHON ?= $(firstword $(foreach p,python3.11 python3,$(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
@@ -10,6 +10,8 @@ JOBS ?= 2
 BIN := .venv/bin
 PY := $(BIN)/python
 READY := .venv/ready
+PEERS := .venv-peers/ready
+OUT ?= runs
 REAL := TRITON_INTERPRET=0 NUMBA_ENABLE_CUDASIM=0
 
 help: ## this list
@@ -36,6 +38,17 @@ figs: $(READY) ## draw every figure from the committed records
 bench: $(READY) ## benchmark every op on the backends that run here, into runs/bench.json
 	@mkdir -p runs
 	@$(REAL) $(PY) -m pytest tests/bench -o python_files='bench_*.py' --benchmark-json=runs/bench.json
+
+bench-peers: $(PEERS) $(READY) ## kernels/peers against torch and FBGEMM, minutes; OUT=experiments/results to commit the records
+	@$(REAL) $(dir $(PEERS))bin/python -W ignore::DeprecationWarning -m experiments run kernels/peers --out $(OUT)
+	@$(PY) -m paper_figs kernels/peers kernels/bandwidth --records $(OUT) --out $(if $(filter runs,$(OUT)),runs/figures,paper_figs/out)
+
+# FBGEMM for the CPU is built for one version of torch, and asks for nothing but numpy: it stays out of requirements.txt.
+$(PEERS): requirements.txt
+	@$(PYTHON) -m venv $(dir $@)
+	@$(dir $@)bin/pip install --disable-pip-version-check --no-input -q -r <(grep -E '^(torch|numpy|numba|pandas|rich|tyro)[=><]' requirements.txt)
+	@$(dir $@)bin/pip install --disable-pip-version-check --no-input -q --no-deps fbgemm-gpu-cpu==1.8.0
+	@touch $@
 
 bench-compare: $(READY) ## the benchmarks at BASE=<ref> and here, in turn; prints what got slower
 	@$(REAL) $(PY) -m experiments.bench_compare $(or $(BASE),$(error bench-compare needs BASE=<git ref>))
