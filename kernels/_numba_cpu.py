@@ -165,8 +165,8 @@ def _row_sums(vectors: int, weighted: bool) -> Callable:
     return row_sums
 
 
-sum_eight_lines, sum_one_line = _row_sums(8, weighted=False), _row_sums(1, weighted=False)
-weigh_eight_lines, weigh_one_line = _row_sums(8, weighted=True), _row_sums(1, weighted=True)
+sum_eight_lines, sum_four_lines, sum_one_line = (_row_sums(n, weighted=False) for n in (8, 4, 1))
+weigh_eight_lines, weigh_four_lines, weigh_one_line = (_row_sums(n, weighted=True) for n in (8, 4, 1))
 
 
 @njit(nogil=True, fastmath={"reassoc"})

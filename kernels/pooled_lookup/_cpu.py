@@ -13,9 +13,11 @@ from .._numba_cpu import (
     kernel,
     prefetch_row,
     sum_eight_lines,
+    sum_four_lines,
     sum_one_line,
     threads_for,
     weigh_eight_lines,
+    weigh_four_lines,
     weigh_one_line,
 )
 from .._numba_formats import bits_of
@@ -94,6 +96,12 @@ def _pool(out, table, ids, offsets, weights, mean, cuts):
                 else:
                     sum_eight_lines(out, bag, table, ids, weights, low, high, last, column)
                 column += 8 * line
+            if column + 4 * line <= dim:
+                if len(weights):
+                    weigh_four_lines(out, bag, table, ids, weights, low, high, last, column)
+                else:
+                    sum_four_lines(out, bag, table, ids, weights, low, high, last, column)
+                column += 4 * line
             while column + line <= dim:
                 if len(weights):
                     weigh_one_line(out, bag, table, ids, weights, low, high, last, column)
