@@ -1,6 +1,6 @@
 """Compile every Triton kernel ahead of time, without a GPU, and report what the compilers made of it.
 
-    python -m kernels.aot            one JSON line per kernel variant and target on standard output
+    python -m kernels.aot [TARGET ...]      one JSON line per kernel variant and target (default: all)
 
 Must run without TRITON_INTERPRET: the interpreter and the compiler cannot share a process. Registers and spills come
 from the bundled `cuobjdump`, the width of loads from the SASS (`nvdisasm`) or, for AMD, from the assembly text.
@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
@@ -52,6 +52,7 @@ class Compiled:
     widest_load: int
     row_bytes: int
     narrow_products: int
+    num_warps: int
 
 
 def variants(lanes: int) -> list[Variant]:
@@ -74,8 +75,8 @@ def compile_variant(variant: Variant, target: str, hints: bool = True) -> Compil
     else:  # disassembling takes longer than compiling
         registers, spills, widest = _read_cuda(binary, disassemble=variant.row_bytes > 0)
     narrow = len(re.findall(r"arith\.muli .*: tensor<[\dx]+xi32>", binary.asm["ttir"]))
-    shared = binary.metadata.shared
-    return Compiled(variant.name, target, hints, registers, spills, shared, widest, variant.row_bytes, narrow)
+    used = (registers, spills, binary.metadata.shared, widest)
+    return Compiled(variant.name, target, hints, *used, variant.row_bytes, narrow, variant.num_warps)
 
 
 def _read_cuda(binary: Any, disassemble: bool) -> tuple[int, int, int]:
@@ -109,12 +110,12 @@ def _run(*command: str | Path) -> str:
     return subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True).stdout
 
 
-def reports() -> Iterator[Compiled]:
-    """Every variant on every target; and the first row kernel of each op on sm_90 without the hints."""
-    for name, target in TARGETS.items():
-        for variant in variants(target.warp_size):
+def reports(targets: Sequence[str]) -> Iterator[Compiled]:
+    """Every variant on every target; with sm_90 the first row kernel of each op without the hints, too."""
+    for name in targets:
+        for variant in variants(TARGETS[name].warp_size):
             yield compile_variant(variant, name)
-    for op in OPS:
+    for op in OPS if "sm_90" in targets else ():
         row_kernels = [v for v in variants(TARGETS["sm_90"].warp_size) if v.row_bytes and v.name.startswith(op)]
         for variant in row_kernels[:1]:
             yield compile_variant(variant, "sm_90", hints=False)
@@ -124,7 +125,10 @@ def main() -> None:
     """Print the reports as JSON lines."""
     if os.environ.get("TRITON_INTERPRET") == "1":
         raise SystemExit("kernels.aot: expected no TRITON_INTERPRET, given 1: unset it, the interpreter cannot compile")
-    for report in reports():
+    targets = sys.argv[1:] or [*TARGETS]
+    if unknown := [name for name in targets if name not in TARGETS]:
+        raise SystemExit(f"kernels.aot: unknown target {unknown[0]!r}: choose one of {', '.join(TARGETS)}")
+    for report in reports(targets):
         sys.stdout.write(json.dumps(asdict(report)) + "\n")
 
 
