@@ -43,7 +43,7 @@ from experiments.config import Measurement
 from experiments.record import Value
 from kernels.cost import Device
 
-STRATEGIES = ("replicated", "tablewise", "columnwise", "rowwise", "gridwise", "hierarchical", "unique")
+STRATEGIES = ("replicated", "tablewise", "columnwise", "rowwise", "gridwise", "hierarchical", "unique", "unique_node")
 CASES = ((2_000, 1, 512), (20_000, 4, 256), (20_000, 16, 96), (50_000, 2, 640))
 SMALLER = ((2_000, 1, 256), (20_000, 4, 128), (20_000, 16, 48))
 """For twice the ranks: four times the pairs share the link."""
