@@ -104,7 +104,7 @@ NASTY = {
 @pytest.mark.parametrize("world", [1, 2, 4, pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_bytes_sent_are_those_predicted(strategy, world):
-    @settings(max_examples=12)
+    @settings(max_examples=5)
     @given(lookups(world))
     @example(NASTY[world])
     @example(NASTY[world]._replace(split="modulo", weighted=world == 2))
