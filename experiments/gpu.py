@@ -1,7 +1,13 @@
-"""`python -m experiments.gpu`: the contract test of every op, then kernels/step, on a CUDA device; without tyro."""
+"""`python -m experiments.gpu [SECONDS]`: the contract test of every op on a CUDA device, then times; without tyro.
 
+Most important first, within SECONDS (600): contract test, compute-sanitizer on a part of it where the tool is there,
+then `kernels/step`'s GPU set, one configuration after another while there is time. Nothing of this ran on a GPU yet.
+"""
+
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -9,21 +15,36 @@ from rich.console import Console
 
 from experiments.config import load
 from experiments.environment import ROOT
+from experiments.kernels import step
 from experiments.run import Job, report, run
 
+BUDGET_S = 600.0
+CONTRACT = (sys.executable, "-m", "pytest", "-q", "tests/kernels/test_contract.py")
+SANITIZED = "triton and pooled_lookup and dim16"
 
-def main() -> int:
-    """0 if the tests passed and the experiment ran; exits with what is needed where there is no CUDA device."""
+
+def main(budget_s: float = BUDGET_S) -> int:
+    """0 if the tests passed and what there was time for ran; exits with what is needed where there is no device."""
     if not torch.cuda.is_available():
         raise SystemExit(
             f"make gpu needs a CUDA device and a torch built for it; torch {torch.__version__} sees none here"
         )
-    tests = subprocess.run([sys.executable, "-m", "pytest", "tests/kernels/test_contract.py"], cwd=ROOT, check=False)
-    console = Console()
-    step = load("kernels/step")
-    good = report(run([Job(step, step.sets["laptop"], step.budget_s)], Path("runs"), console), console)
-    return int(not (good and tests.returncode == 0))
+    began, console = time.monotonic(), Console()
+    checks = [list(CONTRACT)]
+    if sanitizer := shutil.which("compute-sanitizer"):
+        checks.append([sanitizer, "--error-exitcode=1", *CONTRACT, "-k", SANITIZED])
+    else:
+        console.print("compute-sanitizer is not on PATH: not run")
+    good = all(subprocess.run(command, cwd=ROOT, check=False).returncode == 0 for command in checks)
+    experiment = load("kernels/step")
+    for config in step.GPU:
+        spent = time.monotonic() - began
+        if spent > budget_s:
+            console.print(f"{spent:.0f} s of {budget_s:.0f} spent: left out {config} and what follows")
+            break
+        good &= report(run([Job(experiment, (config,))], Path("runs"), console), console)
+    return int(not good)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*map(float, sys.argv[1:])))

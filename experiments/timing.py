@@ -86,21 +86,18 @@ def interleaved_parts(
     """Seconds of each part of each variant, by variant and part, over `pairs` rounds.
 
     A round runs every variant once, its parts in order; the next round begins with the next variant. On a `cuda` device
-    each part ends with a synchronisation.
+    a part is timed by two events on the stream, and waited for.
     """
     names = list(variants)
     seconds: dict[str, dict[str, list[float]]] = {name: {part: [] for part in variants[name]} for name in names}
-    wait = torch.cuda.synchronize if device == "cuda" else _no_wait
+    clock = _stream_seconds if device == "cuda" else _call_seconds
     for turn in range(warmup + pairs):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
             for part, call in variants[name].items():
-                wait()
-                start = time.perf_counter()
-                call()
-                wait()
+                taken = clock(call)
                 if turn >= warmup:
-                    seconds[name][part].append(time.perf_counter() - start)
+                    seconds[name][part].append(taken)
     return {name: {part: Samples(tuple(s)) for part, s in parts.items()} for name, parts in seconds.items()}
 
 
@@ -130,8 +127,29 @@ def random_row_bandwidth(
     return reads * row_bytes / min(samples.seconds)
 
 
-def _no_wait() -> None:
+def copy_bandwidth(device: str = "cpu", bytes_: int = 1 << 28, rounds: int = 7) -> float:
+    """Bytes/s, read plus written, at which one tensor of `bytes_` is copied to another: the best of `rounds`."""
+    source, target = (torch.ones(bytes_, dtype=torch.uint8, device=device) for _ in range(2))
+    samples = interleaved({"copy": lambda: target.copy_(source)}, rounds, warmup=2, device=device)["copy"]
+    return 2 * bytes_ / min(samples.seconds)
+
+
+def _call_seconds(call: Callable[[], object]) -> float:
     """A CPU call is over when it returns."""
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def _stream_seconds(call: Callable[[], object]) -> float:
+    """From the first of the call's work on the CUDA stream to the last."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    torch.cuda.synchronize()
+    begin.record()
+    call()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end) / 1e3
 
 
 @kernel

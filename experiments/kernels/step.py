@@ -12,8 +12,9 @@ pooling bags of equal ids, the fastest way found with torch's index ops. All arm
 before a clock starts, each one's results are held to the truth within a derived bound.
 
 Metrics: `ms` median; `ratio` eager's time over this arm's, round by round, with the ends of its 90 % interval;
-`gbytes_per_s` of the contract's bytes; `of_random_rows` that over the rate at which rows at random places can be read
-here by a plain loop, measured in the same rounds (above 1 where popular rows come from the cache).
+`gbytes_per_s` of the contract's bytes; `of_copy` that over the bandwidth of a large copy; `of_random_rows` that over the
+rate at which rows at random places can be read here by a plain loop, measured in the same rounds (above 1 where popular
+rows come from the cache).
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +27,7 @@ from torch import Tensor
 import kernels
 from experiments.config import Measurement, grid
 from experiments.data.zipf import zipf_ids
-from experiments.timing import Samples, interleaved, interleaved_parts, touch_rows
+from experiments.timing import Samples, copy_bandwidth, interleaved, interleaved_parts, touch_rows
 from kernels.pooled_lookup.cases import cost as lookup_cost
 from kernels.segment_grads._torch import segment_grads as true_grads
 from kernels.sparse_update.cases import cost as update_cost
@@ -57,6 +58,8 @@ TINY = grid(
     Config, rows=(500,), dim=(16,), batch=(64,), alpha=(1.05,), optimizer=("rowwise_adagrad", "sgd"), pairs=(5,)
 )
 BUDGET_S = 90.0
+GPU = grid(Config, rows=(8_000_000,), batch=(65_536,), dim=(128, 64, 256), hotness=(20, 1, 100), alpha=(0.0, 1.05))
+"""What `make gpu` times, the most telling first: tables of 2 to 8 GB."""
 
 EPS = 1e-8
 STATE = 1.0
@@ -103,6 +106,7 @@ def measure(config: Config) -> Iterator[Measurement]:
         check(name, arm, batch, rows)
     spread = zipf_ids(config.rows, 0.0, len(batch.ids), config.seed + 1).to(device)
     probe = {PROBE: {"update": lambda: touch_rows(batch.table, spread)}}
+    copied = copy_bandwidth(device)
     times = {
         "lookup": interleaved(
             {PROBE: probe[PROBE]["update"]} | {n: a.lookup for n, a in arms.items()},
@@ -120,17 +124,17 @@ def measure(config: Config) -> Iterator[Measurement]:
     probed = len(spread) * batch.table.shape[1] * batch.table.itemsize
     for phase in PHASES:
         for name in arms:
-            yield measurement(phase, name, times[phase], moved[phase], probed, device)
+            yield measurement(phase, name, times[phase], moved[phase], probed, copied, device)
 
 
 def make(config: Config, device: str) -> Batch:
     """Draw the table and the batch from the seed."""
     random = torch.Generator().manual_seed(config.seed)
-    table = torch.empty(config.rows, config.dim).uniform_(-0.1, 0.1, generator=random)
+    table = torch.empty(config.rows, config.dim).uniform_(-0.1, 0.1, generator=random).to(device)
     grad_out = torch.empty(config.batch, config.dim).normal_(0, 1e-3, generator=random)
     ids = zipf_ids(config.rows, config.alpha, config.batch * config.hotness, config.seed)
     return Batch(
-        table.to(device),
+        table,
         tuple(state + STATE for state in kernels.state_like(table, kernels.Optimizer(config.optimizer))),
         ids.to(device),
         torch.arange(config.batch + 1, device=device) * config.hotness,
@@ -290,7 +294,7 @@ def bytes_of(batch: Batch, rows: Tensor) -> dict[str, float]:
 
 
 def measurement(
-    phase: str, name: str, times: dict[str, Samples], moved: float, probed: int, device: str
+    phase: str, name: str, times: dict[str, Samples], moved: float, probed: int, copied: float, device: str
 ) -> Measurement:
     """What the rounds say about an arm in a phase: it moved `moved` bytes, the probe of the same rounds `probed`."""
     ratio = times[BASE].over(times[name])
@@ -302,6 +306,7 @@ def measurement(
             "ratio_low": ratio.low,
             "ratio_high": ratio.high,
             "gbytes_per_s": moved / times[name].median / 1e9,
+            "of_copy": moved / times[name].median / copied,
             "of_random_rows": times[PROBE].over(times[name]).median * moved / probed,
         },
         unit={
@@ -310,6 +315,7 @@ def measurement(
             "ratio_low": "eager / this",
             "ratio_high": "eager / this",
             "gbytes_per_s": "GB/s",
+            "of_copy": "fraction",
             "of_random_rows": "fraction",
         },
         samples=len(times[name].seconds),
