@@ -12,7 +12,7 @@ pooling bags of equal ids, the fastest way found with torch's index ops. All arm
 before a clock starts, each one's results are held to the truth within a derived bound.
 
 Metrics: `ms` median; `ratio` eager's time over this arm's, round by round, with the ends of its 90 % interval;
-`gbytes_per_s` of the contract's bytes; `of_copy` that over the bandwidth of a large copy; `of_random_rows` that over the
+`gbytes_per_s` of the contract's bytes; `of_copy` that over a large copy's; `of_random_rows` that over the
 rate at which rows at random places can be read here by a plain loop, measured in the same rounds (above 1 where popular
 rows come from the cache).
 """
