@@ -8,7 +8,8 @@ than the best peer, the more the more state the optimizer has; many tables in on
 Parts: `forward` of a float32 table or one of bytes; `step`, that is forward, backward and optimizer, by optimizer;
 `tables`, the 26 tables of DLRM-DCNv2 (MLPerf) in one forward, `most_rows` of each at the most.
 Arms: experiments/kernels/_peer_arms.py. They take turns, each on another batch, so that rows come from memory unless
-they are popular; before a clock starts, each one's results are held to the truth within a derived bound.
+they are popular, and rest in between, so that none runs beside the threads of the one before; before a clock starts,
+each one's results are held to the truth within a derived bound.
 
 Metrics: `ms` median; `ratio` of this arm's time to that of `cpu`, round by round, with the ends of its 90 % interval
 (above 1: `cpu` is faster); `gbytes_per_s` of the contract's bytes; `of_random_rows` that over `random_gbytes_per_s`,
@@ -16,6 +17,7 @@ the rate at which uniform rows can be read here by a plain loop, measured in the
 come from the cache). env.fbgemm says which FBGEMM was compared.
 """
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,7 +32,7 @@ from experiments.config import Measurement, grid
 from experiments.data.zipf import zipf_ids
 from experiments.kernels import _peer_arms as peers
 from experiments.kernels._peer_arms import EPS, LR, OURS, STEP, Arm, Batch
-from experiments.timing import Samples, interleaved, touch_rows
+from experiments.timing import Samples, interleaved_parts, touch_rows
 from kernels._cases import copied
 from kernels.pooled_lookup import cases as lookup
 from kernels.sparse_update import cases as update
@@ -57,6 +59,8 @@ class Config:
     warmup: int = 2
     reuse_bytes: int = 1 << 28
     """Bytes of rows read between two uses of a batch: several times a last-level cache."""
+    rest_s: float = 0.015
+    """Before each call: Numba and torch have pools of threads of their own, which spin for 4 to 11 ms after a call."""
     seed: int = 0
 
 
@@ -75,6 +79,7 @@ LAPTOP = (
     *grid(Config, **_LAPTOP | TABLES, most_rows=(100_000,), pairs=(11,)),
 )
 _TINY = {"table_bytes": (1 << 15,), "hotness": ((3,),), "most_rows": (50,), "pairs": (5,), "reuse_bytes": (1 << 14,)}
+_TINY |= {"alphas": ((1.05,),), "rest_s": (0.0,)}
 TINY = (
     *grid(Config, **_TINY, what=("float32", "int8"), batch=((16,),)),
     *grid(Config, **STEPS | _TINY, batch=((16,),)),
@@ -88,7 +93,7 @@ DCNV2_HOTNESS = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 10
 """Of the 26 tables of MLPerf's DLRM-DCNv2: facebookresearch/dlrm, torchrec_dlrm/README.MD."""
 PROBE, PROBE_READS = "rows", 1 << 16
 CHECKED = 50_000
-"""Ids whose bags are held to the truth, about; every so-manieth bag of a batch."""
+"""Ids whose bags, or rows, are held to the truth, about."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +126,10 @@ def measure(config: Config) -> Iterator[Measurement]:
             name: turns(arm.call, batches[(start := i * len(batches) // len(arms)) :] + batches[:start])
             for i, (name, arm) in enumerate(arms.items())
         }
-        times = interleaved(calls, config.pairs, config.warmup)
+        rest = partial(time.sleep, config.rest_s)
+        variants = {name: {"rest": rest, "work": call} for name, call in calls.items()}
+        parts = interleaved_parts(variants, config.pairs, config.warmup)
+        times = {name: samples["work"] for name, samples in parts.items()}
         point = {"part": config.part, "what": config.what, "dim": config.dim, "alpha": alpha, "batch": size}
         point |= {"hotness": sum(hotness), "table_bytes": rows.table.nbytes}
         moved, probed = bytes_of(batches[0], rows, config), PROBE_READS * rows.table[0].nbytes
@@ -199,13 +207,8 @@ def turns(call: Callable[[Any], Any], batches: Sequence[Any]) -> Callable[[], An
 
 def check_forward(arms: Mapping[str, Arm], batch: Batch, rows: Rows, config: Config) -> None:
     """Hold a sample of every arm's bags to the contract's bound of a sum of so many terms, in any order."""
-    bags = torch.arange(0, len(batch.offsets) - 1, -(-len(batch.ids) // CHECKED))
-    lengths = batch.offsets.diff()[bags]
-    offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-    ids = batch.ids[
-        torch.repeat_interleave(batch.offsets[bags] - offsets[:-1], lengths) + torch.arange(int(offsets[-1]))
-    ]
-    touched, inverse = torch.unique(ids, return_inverse=True)
+    bags, positions, offsets = sampled(batch.offsets)
+    touched, inverse = torch.unique(batch.ids[positions], return_inverse=True)
     scale_bias = None if rows.scale_bias is None else rows.scale_bias[touched]
     inputs = {"table": rows.table[touched], "ids": inverse, "offsets": offsets, "weights": None, "pooling": "sum"}
     inputs |= {"scale_bias": scale_bias, "out_dtype": torch.float32}
@@ -216,21 +219,23 @@ def check_forward(arms: Mapping[str, Arm], batch: Batch, rows: Rows, config: Con
 
 
 def check_step(arms: Mapping[str, Arm], batch: Batch, rows: Rows, config: Config) -> None:
-    """Hold the rows after one step of every arm to the bound of `sparse_update`, each from where the first began.
+    """Hold a sample of the rows after one step of every arm, each from the same weights, to the update's bound.
 
     A peer may take its terms from a weight one by one, each time rounding it: |w| eps a term more.
     """
-    index = kernels.unique_ids(batch.ids, backend="torch")
+    index = kernels.unique_ids(batch.ids, backend=OURS)
+    before = [(whole, whole[index.rows]) for whole in (rows.table, *rows.states)]
+    chosen, positions, starts = sampled(index.starts)
     inputs = {
-        "table": rows.table[index.rows],
-        "states": tuple(state[index.rows] for state in rows.states),
-        "rows": torch.arange(len(index.rows)),
+        "table": before[0][1][chosen],
+        "states": tuple(state[chosen] for _, state in before[1:]),
+        "rows": torch.arange(len(chosen)),
         "grad_out": batch.grad_out,
         "offsets": batch.offsets,
         "weights": None,
         "pooling": "sum",
-        "order": index.order,
-        "starts": index.starts,
+        "order": index.order[positions],
+        "starts": starts,
         "optimizer": kernels.Optimizer(config.what, eps=EPS),
         "lr": LR,
         "step": STEP,
@@ -239,13 +244,20 @@ def check_step(arms: Mapping[str, Arm], batch: Batch, rows: Rows, config: Config
     eps = torch.finfo(torch.float32).eps
     true = copied(inputs, double=True)
     kernels.sparse_update(**true, backend="torch")
-    bound = update.bound(inputs, eps)["table"] + index.starts.diff()[:, None] * eps * inputs["table"].abs()
+    bound = update.bound(inputs, eps)["table"] + starts.diff()[:, None] * eps * inputs["table"].abs()
     for name, arm in arms.items():
         arm.call(batch)
-        hold(f"{name}, step of {config.what}", rows.table[index.rows], true["table"], bound)
-        rows.table[index.rows] = inputs["table"]
-        for state, before in zip(rows.states, inputs["states"], strict=True):
-            state[index.rows] = before
+        hold(f"{name}, step of {config.what}", rows.table[index.rows[chosen]], true["table"], bound)
+        for whole, values in before:
+            whole[index.rows] = values
+
+
+def sampled(starts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Every so-manieth segment, CHECKED positions in all, about: (segments, their positions, starts among these)."""
+    chosen = torch.arange(0, len(starts) - 1, -(-int(starts[-1]) // CHECKED))
+    lengths = starts.diff()[chosen]
+    own = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+    return chosen, torch.repeat_interleave(starts[chosen] - own[:-1], lengths) + torch.arange(int(own[-1])), own
 
 
 def hold(what: str, given: Tensor, truth: Tensor, bound: Tensor) -> None:

@@ -30,8 +30,8 @@ def draw(df: pd.DataFrame) -> Figure:
                 ax.set_ylabel("GB/s")
             if row == len(ops) - 1:
                 ax.set_xlabel("ids a bag")
-    handles, labels = axes[2 if len(axes) > 2 else 0].get_legend_handles_labels()
-    fig.legend(handles, labels, loc="outside right upper", fontsize=7, frameon=False)
+    arms = {label: handle for ax in axes for handle, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    fig.legend([*arms.values()], [*arms], loc="outside right upper", fontsize=7, frameon=False)
     style.kind_legend(fig, df["kind"])
     return fig
 
@@ -64,4 +64,6 @@ def _panel(ax: Axes, df: pd.DataFrame, title: str) -> None:
     ax.plot(limit["point.hotness"], limit["metrics.random_gbytes_per_s"], color="#333333", linewidth=0.8,
             linestyle=(0, (4, 2)), label="random rows")  # fmt: skip
     ax.set(title=title, xscale="log")
+    ax.set_xticks(ticks := sorted(df["point.hotness"].unique()), [str(tick) for tick in ticks])
+    ax.minorticks_off()
     ax.set_ylim(bottom=0)

@@ -121,8 +121,10 @@ def _series(ax: Axes, df: pd.DataFrame, rows: pd.DataFrame, index: int, label: s
 def _finish(ax: Axes, df: pd.DataFrame, title: str) -> None:
     cases = _cases(df)
     ax.axhline(1, color="#333333", linewidth=0.8)
-    ax.set(title=title, yscale="log", ylabel="time / ours")
-    ax.set_xticks(range(len(cases)), cases, rotation=60, ha="right", fontsize=5)
+    last = "batch" if "tables" in set(df["point.part"]) else "ids a bag"
+    ax.set(title=title, yscale="log", ylabel="time / ours", xlabel=f"dim, ids, {last}")
+    short = [case.replace("bags of ", "").replace("batch ", "").replace("dim ", "") for case in cases]
+    ax.set_xticks(range(len(cases)), short, rotation=60, ha="right", fontsize=6)
     ticks = [0.5, 1, 2, 4, 8, 16, 32]
     ax.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     ax.minorticks_off()
