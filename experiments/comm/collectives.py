@@ -49,11 +49,11 @@ class Config:
 
 
 GRID = (Config(), Config(ranks_per_node=4, rates=("200mbit",), batches=(64, 256)))
-LAPTOP = (Config(rates=("200mbit",), sizes=8, largest=1 << 20, batches=(64, 256), rounds=7),)
+LAPTOP = (Config(rates=("200mbit",), sizes=6, largest=1 << 20, batches=(256,), rounds=5),)
 TINY = (
     Config(ranks_per_node=1, rates=("200mbit",), sizes=2, largest=4096, strategies=("unique",), batches=(8,), rounds=5),
 )
-BUDGET_S = 20.0
+BUDGET_S = 22.0
 
 
 @dataclass(frozen=True)

@@ -62,9 +62,9 @@ class Config:
 
 
 GRID = grid(Config, ranks_per_node=(2, 4))
-LAPTOP = (Config(rates=("200mbit",), rounds=5),)
+LAPTOP = (Config(rates=("200mbit",), batch=64, rounds=5),)
 TINY = (Config(ranks_per_node=2, rates=("200mbit",), tables=2, rows=50, dim=8, batch=8, rounds=5),)
-BUDGET_S = 20.0
+BUDGET_S = 24.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:

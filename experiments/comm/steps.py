@@ -73,14 +73,14 @@ class Config:
 
 
 GRID = (Config(), Config(ranks_per_node=4, rates=("200mbit", "500mbit"), cases=SMALLER, wires=("int8",)))
-LAPTOP = (Config(rates=("200mbit",), cases=CASES[:3], wires=("int8",)),)
+LAPTOP = (Config(rates=("200mbit",), cases=CASES[:2], wires=(), rounds=5),)
 TINY = (
     Config(
         ranks_per_node=1, rates=("200mbit",), strategies=("unique", "rowwise"), cases=((100, 2, 8),), wires=(),
         tables=2, dim=4, rounds=1, largest=1 << 14, calibration_rounds=1,
     ),
 )  # fmt: skip
-BUDGET_S = 40.0
+BUDGET_S = 34.0
 
 
 @dataclass(frozen=True)
