@@ -24,14 +24,15 @@ def draw(df: pd.DataFrame) -> Figure:
         for i, (name, part) in enumerate(of_link.groupby("point.collective", sort=False)):
             style.line(ax, part["point.size"], part["metrics.ms"], kind, i, str(name))
         ax.set(xscale="log", yscale="log", xlabel="bytes a rank has", ylabel="ms", title=f"{link}, {first}")
-    axes[0].legend()
+    axes[0].legend(loc="lower right", fontsize=6)
     for i, (title, part) in enumerate(sweeps.items()):
         for link, look in (("nic", "-"), ("intra", ":")):
             ratio = _reduce_over_exchange(part.loc[part["point.link"] == link])
             if len(ratio):
                 style.line(axes[2], ratio.index, ratio, kind, i, f"{link}, {title}", linestyle=look)
     axes[2].set(xscale="log", xlabel="bytes a rank has", ylabel="AllReduce / AlltoAll", title="what a hot tier trades")
-    axes[2].legend()
+    axes[2].set_ylim(0, 1.5 * axes[2].get_ylim()[1])  # room for the legend
+    axes[2].legend(ncols=2, fontsize=6, loc="upper right")
     for i, (strategy, part) in enumerate(exchanges.groupby("point.strategy", sort=False)):
         for link, marker in (("nic", "o"), ("intra", "s")):
             of_link = part.loc[part["point.link"] == link]

@@ -21,14 +21,14 @@ def draw(df: pd.DataFrame) -> Figure:
         shift = 0.4 * i - 0.2
         style.bars(bytes_, [x + shift for x in range(len(once))], once[f"metrics.{form}_values_between"] / 1e6, kind, i,
                    form, width=0.4)  # fmt: skip
-        style.bars(ms, [x + shift for x in range(len(df))], df[f"metrics.{form}_ms"], kind, i, width=0.4)
+        style.bars(ms, [x + shift for x in range(len(df))], df[f"metrics.{form}_ms"], kind, i, form, width=0.4)
     style.bars(speedup, range(len(df)), df["metrics.speedup"], kind, 1, width=0.6)
     ends = [df["metrics.speedup"] - df["metrics.speedup_low"], df["metrics.speedup_high"] - df["metrics.speedup"]]
     speedup.errorbar(range(len(df)), df["metrics.speedup"], yerr=ends, fmt="none", ecolor="#333333", elinewidth=0.8)
     speedup.axhline(1, color="#333333", linewidth=0.8)
     bytes_.set(ylabel="MB a step", title="values between nodes; L, layout")
     bytes_.set_xticks(range(len(once)), _names(once), rotation=90)
-    bytes_.legend()
+    ms.legend(loc="upper right")
     ms.set(ylabel="ms a step", title="communication")
     ms.set_xticks(range(len(df)), _names(df, rate=True), rotation=90)
     speedup.set(ylabel="flat / hierarchical time", title="median, 90 % interval")
