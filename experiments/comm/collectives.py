@@ -6,8 +6,9 @@ loopback): seconds from the last arrival to the last end. Then the network phase
 gradients) in turn with one `all_to_all_single` for each of them that moves the same bytes.
 
 Run:      python -m experiments run comm/collectives --laptop   (shaped links need root; else loopback, labelled)
-Expect:   AllReduce about twice the bytes of an AlltoAll of the same buffer, on a ring whose slowest link is one flow
-          between nodes; an exchange at most 1.15x the bare calls.
+Expect:   between nodes and above the burst, an AllReduce about as fast as an AlltoAll of the same buffer (a ring sends
+          more, but one flow of it crosses each way); below, several times slower. An exchange about as fast as the
+          bare calls where bytes take the time, up to a few times slower where start-up does: keys are three calls.
 """
 
 import time
