@@ -12,6 +12,8 @@ PY := $(BIN)/python
 READY := .venv/ready
 PEERS := .venv-peers/ready
 OUT ?= runs
+# Numba and torch have threads of their own: one's must not spin after a call while the other's need the cores.
+export OMP_WAIT_POLICY ?= PASSIVE
 REAL := TRITON_INTERPRET=0 NUMBA_ENABLE_CUDASIM=0
 
 help: ## this list

@@ -8,8 +8,9 @@ than the best peer, the more the more state the optimizer has; many tables in on
 Parts: `forward` of a float32 table or one of bytes; `step`, that is forward, backward and optimizer, by optimizer;
 `tables`, the 26 tables of DLRM-DCNv2 (MLPerf) in one forward, `most_rows` of each at the most.
 Arms: experiments/kernels/_peer_arms.py. They take turns, each on another batch, so that rows come from memory unless
-they are popular, and rest in between, so that none runs beside the threads of the one before; before a clock starts,
-each one's results are held to the truth within a derived bound.
+they are popular; before a clock starts, each one's results are held to the truth within a derived bound. Numba and torch
+have threads of their own, which by default spin for milliseconds after a call, in the way of the next arm's: with two
+cores OMP_WAIT_POLICY=PASSIVE, as the Makefile sets it, takes a forward from 16 ms to 6 ms in both.
 
 Metrics: `ms` median; `ratio` of this arm's time to that of `cpu`, round by round, with the ends of its 90 % interval
 (above 1: `cpu` is faster); `gbytes_per_s` of the contract's bytes; `of_random_rows` that over `random_gbytes_per_s`,
@@ -17,7 +18,7 @@ the rate at which uniform rows can be read here by a plain loop, measured in the
 come from the cache). env.fbgemm says which FBGEMM was compared.
 """
 
-import time
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,7 +33,7 @@ from experiments.config import Measurement, grid
 from experiments.data.zipf import zipf_ids
 from experiments.kernels import _peer_arms as peers
 from experiments.kernels._peer_arms import EPS, LR, OURS, STEP, Arm, Batch
-from experiments.timing import Samples, interleaved_parts, touch_rows
+from experiments.timing import Samples, interleaved, touch_rows
 from kernels._cases import copied
 from kernels.pooled_lookup import cases as lookup
 from kernels.sparse_update import cases as update
@@ -59,8 +60,6 @@ class Config:
     warmup: int = 2
     reuse_bytes: int = 1 << 28
     """Bytes of rows read between two uses of a batch: several times a last-level cache."""
-    rest_s: float = 0.015
-    """Before each call: Numba and torch have pools of threads of their own, which spin for 4 to 11 ms after a call."""
     seed: int = 0
 
 
@@ -79,7 +78,7 @@ LAPTOP = (
     *grid(Config, **_LAPTOP | TABLES, most_rows=(100_000,), pairs=(11,)),
 )
 _TINY = {"table_bytes": (1 << 15,), "hotness": ((3,),), "most_rows": (50,), "pairs": (5,), "reuse_bytes": (1 << 14,)}
-_TINY |= {"alphas": ((1.05,),), "rest_s": (0.0,)}
+_TINY |= {"alphas": ((1.05,),)}
 TINY = (
     *grid(Config, **_TINY, what=("float32", "int8"), batch=((16,),)),
     *grid(Config, **STEPS | _TINY, batch=((16,),)),
@@ -126,10 +125,7 @@ def measure(config: Config) -> Iterator[Measurement]:
             name: turns(arm.call, batches[(start := i * len(batches) // len(arms)) :] + batches[:start])
             for i, (name, arm) in enumerate(arms.items())
         }
-        rest = partial(time.sleep, config.rest_s)
-        variants = {name: {"rest": rest, "work": call} for name, call in calls.items()}
-        parts = interleaved_parts(variants, config.pairs, config.warmup)
-        times = {name: samples["work"] for name, samples in parts.items()}
+        times = interleaved(calls, config.pairs, config.warmup)
         point = {"part": config.part, "what": config.what, "dim": config.dim, "alpha": alpha, "batch": size}
         point |= {"hotness": sum(hotness), "table_bytes": rows.table.nbytes}
         moved, probed = bytes_of(batches[0], rows, config), PROBE_READS * rows.table[0].nbytes
@@ -306,5 +302,9 @@ def measurement(point: dict[str, Any], times: Mapping[str, Samples], moved: floa
             "random_gbytes_per_s": "GB/s",
         },
         samples=len(own.seconds),
-        env={"fbgemm": peers.fbgemm_version(), "backend": OURS if point["arm"] in (OURS, "collection") else "none"},
+        env={
+            "backend": OURS if point["arm"] in (OURS, "collection") else "none",
+            "fbgemm": peers.fbgemm_version(),
+            "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "none"),
+        },
     )
