@@ -8,9 +8,9 @@ than the best peer, the more the more state the optimizer has; many tables in on
 Parts: `forward` of a float32 table or one of bytes; `step`, that is forward, backward and optimizer, by optimizer;
 `tables`, the 26 tables of DLRM-DCNv2 (MLPerf) in one forward, `most_rows` of each at the most.
 Arms: experiments/kernels/_peer_arms.py. They take turns, each on another batch, so that rows come from memory unless
-they are popular; before a clock starts, each one's results are held to the truth within a derived bound. Numba and torch
-have threads of their own, which by default spin for milliseconds after a call, in the way of the next arm's: with two
-cores OMP_WAIT_POLICY=PASSIVE, as the Makefile sets it, takes a forward from 16 ms to 6 ms in both.
+they are popular; before a clock starts, each one's results are held to the truth within a derived bound. Numba and
+torch have threads of their own, which by default spin for milliseconds after a call, in the way of the next arm's: on
+two cores OMP_WAIT_POLICY=PASSIVE, as the Makefile sets it, takes a forward from 16 ms to 6 ms in both.
 
 Metrics: `ms` median; `ratio` of this arm's time to that of `cpu`, round by round, with the ends of its 90 % interval
 (above 1: `cpu` is faster); `gbytes_per_s` of the contract's bytes; `of_random_rows` that over `random_gbytes_per_s`,
