@@ -43,7 +43,7 @@ bench: $(READY) ## benchmark every op on the backends that run here, into runs/b
 
 bench-peers: $(PEERS) $(READY) ## kernels/peers against torch and FBGEMM, minutes; OUT=experiments/results to commit the records
 	@$(REAL) $(dir $(PEERS))bin/python -W ignore::DeprecationWarning -m experiments run kernels/peers --out $(OUT)
-	@$(PY) -m paper_figs kernels/peers kernels/bandwidth --records $(OUT) --out $(if $(filter runs,$(OUT)),runs/figures,paper_figs/out)
+	@$(PY) -m paper_figs kernels/peers kernels/bandwidth --records $(OUT) --out $(if $(filter experiments/results,$(OUT)),paper_figs/out,$(OUT)/figures)
 
 # FBGEMM for the CPU is built for one version of torch, and asks for nothing but numpy: it stays out of requirements.txt.
 $(PEERS): requirements.txt
