@@ -18,7 +18,8 @@ def environment() -> dict[str, Value]:
 
     commit and dirty (changes other than results) of this checkout; gpu and driver; cpu model and the cores this process
     may use; versions; backend (what the kernels run by default here) and backend_override (KERNELS_BACKEND); thp
-    (Linux's transparent huge page mode) and thp_alloc (torch's huge-page switch). `none` stands for what is not there.
+    (Linux's transparent huge page mode), thp_alloc (torch's huge-page switch) and omp_wait_policy (whether idle threads
+    spin). `none` stands for what is not there.
     """
     import torch
 
@@ -40,6 +41,7 @@ def environment() -> dict[str, Value]:
         "device_time": "real",
         "thp": _thp_mode(),
         "thp_alloc": os.environ.get("THP_MEM_ALLOC_ENABLE", "0"),
+        "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "none"),
     }
 
 

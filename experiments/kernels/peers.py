@@ -18,7 +18,6 @@ the rate at which uniform rows can be read here by a plain loop, measured in the
 come from the cache). env.fbgemm says which FBGEMM was compared.
 """
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -305,6 +304,5 @@ def measurement(point: dict[str, Any], times: Mapping[str, Samples], moved: floa
         env={
             "backend": OURS if point["arm"] in (OURS, "collection") else "none",
             "fbgemm": peers.fbgemm_version(),
-            "omp_wait_policy": os.environ.get("OMP_WAIT_POLICY", "none"),
         },
     )

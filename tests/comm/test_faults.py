@@ -18,6 +18,7 @@ from kernels import Bags, TableSpec
 from models.embedding import ShardedEmbedding
 from models.executor import Executor
 
+# namespaces and rates need root and iproute2; without them the same ranks run unshaped, in the tests not marked
 NEEDS_ROOT = pytest.mark.skipif(available() is not None, reason=str(available()))
 pytestmark = pytest.mark.dist
 VICTIM = 1

@@ -15,6 +15,7 @@ from experiments import _cluster_network
 from experiments.cluster import Cluster, available, change_rate, link_bytes, main, run
 from experiments.environment import ROOT
 
+# namespaces and rates need root and iproute2; without them the same ranks run unshaped, in the tests not marked
 NEEDS_ROOT = pytest.mark.skipif(available() is not None, reason=str(available()))
 pytestmark = pytest.mark.dist
 FLAGS = ["--nodes", "2", "--ranks-per-node", "2", "--rate", "50mbit"]
