@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kernels.cost import Cost
 
-from .schedule import Schedule
+from .schedule import Schedule, split_offset
 from .topology import Link, Topology
 
 
@@ -99,7 +99,8 @@ def costs(
     prices, left = {}, set(sent)
     for phase in schedule.phases:
         if phase.resource == "network":
-            of_phase = [key for key in calls if key[0] == phase.name or key[0].startswith(f"{phase.name}.")]
+            name = split_offset(phase.name)[1]  # a label does not say whose batch it is
+            of_phase = [key for key in calls if key[0] == name or key[0].startswith(f"{name}.")]
             if not of_phase:
                 raise ValueError(f"phase {phase.name!r}: expected bytes and calls under its name, given none")
             left.difference_update(label for label, _ in of_phase)

@@ -1,5 +1,4 @@
-"""Groups of ranks: the four collectives, over real processes (`TorchGroup`) or threads (`SimGroup`), with every byte
-counted.
+"""Groups of ranks: the collectives, over real processes (`TorchGroup`) or threads (`SimGroup`), every byte counted.
 
 Every call to torch.distributed in this project is in this file. Calls block; what runs beside them is the executor's
 business (a blocking collective in a thread releases the interpreter). All ranks must make the same calls in the same
@@ -28,6 +27,10 @@ from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure, record
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from .exchange import Exchange
+from .schedule import RESOURCES
+from .streams import current_stream
+
 
 class Group(ABC):
     """`size` ranks, `ranks_per_node` of them to a node, node-major; this one is `rank`.
@@ -49,6 +52,30 @@ class Group(ABC):
             whole.sent if whole else defaultdict(lambda: torch.zeros(size, dtype=torch.int64))
         )
         self.calls: Counter[tuple[str, str]] = whole.calls if whole else Counter()
+        self._channels: dict[str, Any] = {}
+        self._parts: list[Group] = []
+
+    def open(self, streams: Sequence[str]) -> None:
+        """Give each of `streams` a communicator of its own, here and in the parts: calls from two streams then need no
+        common order. All ranks must call it, at the same point; streams named as resources share the first one.
+        """
+        for stream in sorted(set(streams) - set(RESOURCES) - set(self._channels)):
+            self._channels[stream] = self._channel(stream)
+        for part in self._parts:
+            part.open(streams)
+
+    def _communicator(self, first: Any) -> Any:
+        """The one of the stream whose thread this is; `first` unless it has its own."""
+        stream = current_stream()
+        if not stream or stream in RESOURCES:
+            return first
+        if stream not in self._channels:
+            raise ValueError(f"stream {stream!r}: expected `group.open` to have named it, on all ranks, before it runs")
+        return self._channels[stream]
+
+    @abstractmethod
+    def _channel(self, stream: str) -> Any:
+        """One more communicator of these ranks."""
 
     @property
     def nodes(self) -> int:
@@ -108,12 +135,18 @@ class Group(ABC):
     def node(self) -> "Group":
         """The ranks of this rank's node. All ranks must ask for it, at the same point."""
         local = self.ranks_per_node
-        return self._split([range(node * local, (node + 1) * local) for node in range(self.nodes)], local)
+        return self._part([range(node * local, (node + 1) * local) for node in range(self.nodes)], local)
 
     @cached_property
     def rail(self) -> "Group":
         """The ranks that have this rank's place in every node. All ranks must ask for it, at the same point."""
-        return self._split([range(place, self.size, self.ranks_per_node) for place in range(self.ranks_per_node)], 1)
+        return self._part([range(place, self.size, self.ranks_per_node) for place in range(self.ranks_per_node)], 1)
+
+    def _part(self, parts: Sequence[Sequence[int]], ranks_per_node: int) -> "Group":
+        part = self._split(parts, ranks_per_node)
+        part.open(tuple(self._channels))
+        self._parts.append(part)
+        return part
 
     @abstractmethod
     def _split(self, parts: Sequence[Sequence[int]], ranks_per_node: int) -> "Group":
@@ -160,6 +193,9 @@ class TorchGroup(Group):
             rank, size = (members.index(rank), len(members)) if rank in members else (0, len(members))
         super().__init__(rank, size, ranks_per_node, whole, members)
 
+    def _channel(self, stream: str) -> Any:
+        return dist.new_group(list(self.members), use_local_synchronization=True)
+
     def _split(self, parts: Sequence[Sequence[int]], ranks_per_node: int) -> "TorchGroup":
         made = [TorchGroup(ranks_per_node, self, part) for part in parts]  # every rank takes part in making each
         return next(group for group, part in zip(made, parts, strict=True) if self.rank in part)
@@ -183,24 +219,24 @@ class TorchGroup(Group):
 
     @_peers()
     def _barrier(self) -> None:
-        dist.barrier(self._processes)
+        dist.barrier(self._communicator(self._processes))
 
     @_peers()
     def _all_to_all(self, x: Tensor, send: list[int], receive: list[int]) -> Tensor:
         out = x.new_empty((sum(receive), *x.shape[1:]))
-        dist.all_to_all_single(out, x, receive, send, self._processes)
+        dist.all_to_all_single(out, x, receive, send, self._communicator(self._processes))
         return out
 
     @_peers()
     def _all_reduce(self, x: Tensor) -> Tensor:
         out = x.clone()
-        dist.all_reduce(out, group=self._processes)
+        dist.all_reduce(out, group=self._communicator(self._processes))
         return out
 
     @_peers()
     def _reduce_scatter(self, x: Tensor) -> Tensor:
         out = torch.empty_like(x[0])
-        dist.reduce_scatter(out, list(x.unbind(0)), group=self._processes)
+        dist.reduce_scatter(out, list(x.unbind(0)), group=self._communicator(self._processes))
         return out
 
 
@@ -289,40 +325,26 @@ def _cause(failure: ProcessFailure) -> str:
     return message["message"] if isinstance(message, dict) else str(message)
 
 
-class _Exchange:
-    """What the threads of one simulated group share: a slot for each rank, and a barrier around reading them."""
-
-    def __init__(self, size: int, timeout_s: float) -> None:
-        self.slots: list[Any] = [None] * size
-        self.barrier = threading.Barrier(size, timeout=timeout_s)
-        self._timeout_s, self._parts, self._lock = timeout_s, {}, threading.Lock()
-
-    def part(self, members: tuple[int, ...]) -> "_Exchange":
-        """What a part of the group shares: the first of its ranks to ask makes it."""
-        with self._lock:
-            return self._parts.setdefault(members, _Exchange(len(members), self._timeout_s))
-
-    def abort(self) -> None:
-        """End every wait with an error."""
-        with self._lock:
-            parts = list(self._parts.values())
-        for barrier in (self.barrier, *(part.barrier for part in parts)):
-            barrier.abort()
-
-
 class SimGroup(Group):
     """Ranks as threads of this process: exact and quick, for tests and byte counts. See `simulate`."""
 
     def __init__(
-        self, rank: int, size: int, ranks_per_node: int | None, shared: _Exchange, whole: "SimGroup | None" = None,
+        self, rank: int, size: int, ranks_per_node: int | None, shared: Exchange, whole: "SimGroup | None" = None,
         members: Sequence[int] = (),
     ) -> None:  # fmt: skip
         super().__init__(rank, size, ranks_per_node, whole, members)
-        self._shared = shared
+        self._first = shared
+
+    @property
+    def _shared(self) -> Exchange:
+        return self._communicator(self._first)
+
+    def _channel(self, stream: str) -> Any:
+        return self._first.part(stream, self.size)
 
     def _split(self, parts: Sequence[Sequence[int]], ranks_per_node: int) -> "SimGroup":
         members = next(tuple(part) for part in parts if self.rank in part)
-        shared = self._shared.part(members)
+        shared = self._first.part(members, len(members))
         return SimGroup(members.index(self.rank), len(members), ranks_per_node, shared, self, members)
 
     def _barrier(self) -> None:
@@ -355,7 +377,7 @@ def simulate(
     size: int, run: Callable[[SimGroup], Any], ranks_per_node: int | None = None, timeout_s: float = 60.0
 ) -> list[Any]:
     """Run `run(group)` on `size` ranks as threads; returns what each returned. The first rank that fails is named."""
-    shared = _Exchange(size, timeout_s)
+    shared = Exchange(size, timeout_s)
     results: list[Any] = [None] * size
     failures: list[tuple[int, BaseException]] = []
 

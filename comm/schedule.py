@@ -6,22 +6,47 @@ that every rank shares. Values live in a Frame for one step; dependencies follow
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Resource = Literal["compute", "network", "host_link"]
+RESOURCES: tuple[str, ...] = get_args(Resource)
 Frame = dict[str, Any]
 """The values of one step on one rank, by name."""
 
 
+def at(offset: int, name: str) -> str:
+    """The name of a value or phase, given relative to a batch, as seen from the batch `offset` before it.
+
+    `x` of the batch itself is `x`; of the next one `+1/x`, of the one before `-1/x`.
+    """
+    own, plain = split_offset(name)
+    return f"{offset + own:+d}/{plain}" if offset + own else plain
+
+
+def split_offset(name: str) -> tuple[int, str]:
+    """Offset and plain name: `+1/x` is (1, "x"), `x` is (0, "x")."""
+    head, slash, plain = name.partition("/")
+    return (int(head), plain) if slash and head[:1] in "+-" and head[1:].isdigit() else (0, name)
+
+
 @dataclass(frozen=True)
 class Phase:
-    """`gives` = `run(*needs)`, on `resource`. One name given: `run` returns the value; several: a tuple; none: None."""
+    """`gives` = `run(*needs)`, on `resource`. One name given: `run` returns the value; several: a tuple; none: None.
+
+    `resource` is what it occupies, `stream` the thread that runs it, by default the resource's. A stream with a name
+    of its own runs phases of any resource, one after another, beside the others.
+    """
 
     name: str
     run: Callable[..., Any]
     needs: tuple[str, ...]
     gives: tuple[str, ...]
     resource: Resource
+    stream: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.stream:
+            object.__setattr__(self, "stream", self.resource)
 
     def scoped(self, label: str, outer: tuple[str, ...] = ()) -> "Phase":
         """The same phase with its name and its values under `label.`, but for the `outer` names, which stay as they
@@ -29,7 +54,8 @@ class Phase:
         """
 
         def scope(names: tuple[str, ...]) -> tuple[str, ...]:
-            return tuple(name if name in outer else f"{label}.{name}" for name in names)
+            batches = (split_offset(name) for name in names)
+            return tuple(at(k, name if name in outer else f"{label}.{name}") for k, name in batches)
 
         return replace(self, name=f"{label}.{self.name}", needs=scope(self.needs), gives=scope(self.gives))
 

@@ -29,6 +29,7 @@ class Span:
     start: float
     end: float
     waited: float = 0.0
+    stream: str = ""
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def simulate(schedule: Schedule, costs: Mapping[str, PhaseCost], topology: Topol
     ready = {name: [0.0] * world for name in schedule.inputs}
     spans: list[Span] = []
     for phase in schedule.phases:
-        before = [free.get(phase.resource if overlap else "all", [0.0] * world), *(ready[name] for name in phase.needs)]
+        before = [free.get(phase.stream if overlap else "all", [0.0] * world), *(ready[name] for name in phase.needs)]
         start = [max(times) for times in zip(*before, strict=True)]
         waited = [0.0] * world
         if phase.resource == "network":
@@ -86,9 +87,9 @@ def simulate(schedule: Schedule, costs: Mapping[str, PhaseCost], topology: Topol
             end = [together + costs[phase.name].network_seconds(topology)] * world
         else:
             end = [a + b for a, b in zip(start, costs[phase.name].compute_seconds(topology), strict=True)]
-        free[phase.resource if overlap else "all"] = end
+        free[phase.stream if overlap else "all"] = end
         ready |= dict.fromkeys(phase.gives, end)
-        spans += [Span(phase.name, phase.resource, r, start[r], end[r], waited[r]) for r in range(world)]
+        spans += [Span(phase.name, phase.resource, r, start[r], end[r], waited[r], phase.stream) for r in range(world)]
     bytes_ = torch.zeros(world, world, dtype=torch.int64)
     for phase in schedule.phases:
         for collective in costs[phase.name].collectives:

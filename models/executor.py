@@ -1,7 +1,7 @@
-"""Runs a Schedule: one thread per resource, each taking its phases in the schedule's order.
+"""Runs a Schedule: one thread per stream, each taking its phases in the schedule's order.
 
-All ranks issue their network phases in the same order from one thread, so collectives match however long a compute
-phase takes. A phase starts when the values that it needs are there; with `overlap=False` everything runs in the
+All ranks issue the network phases of a stream in the same order from one thread, so collectives match however long a
+compute phase takes. A phase starts when the values that it needs are there; with `overlap=False` everything runs in the
 caller's thread.
 """
 
@@ -9,9 +9,9 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import get_args
 
 from comm.schedule import Frame, Phase, Resource, Schedule
+from comm.streams import on_stream
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Event:
     resource: Resource
     start: float
     end: float
+    stream: str = ""
 
 
 class PhaseError(RuntimeError):
@@ -48,19 +49,22 @@ class Executor:
         if not self.overlap:
             step.take(schedule.phases)
         else:
-            streams = [tuple(p for p in schedule.phases if p.resource == r) for r in get_args(Resource)]
-            threads = [threading.Thread(target=self._stream, args=(step, stream)) for stream in streams if stream]
+            names = dict.fromkeys(phase.stream for phase in schedule.phases)
+            streams = [tuple(p for p in schedule.phases if p.stream == name) for name in names]
+            threads = [_Thread(self._stream, step, stream) for stream in streams]
             try:
                 for thread in threads:
                     thread.start()
                 for thread in threads:
-                    thread.join()
+                    thread.ended.wait()
             except BaseException as error:  # Ctrl-C comes to the thread that waits: end the streams, then pass it on
                 step.fail("wait for the streams", error)
-                for thread in threads:
-                    if thread.is_alive():
-                        thread.join()
                 raise
+            finally:
+                for thread in threads:
+                    if thread.ident is not None:
+                        thread.ended.wait()
+                        thread.join()
         if step.failure:
             phase, error = step.failure
             if not isinstance(error, Exception):
@@ -73,8 +77,26 @@ class Executor:
             try:
                 self.started()
             except BaseException as error:
-                step.fail(f"start of {phases[0].resource}", error)
-        step.take(phases)
+                step.fail(f"start of {phases[0].stream}", error)
+        with on_stream(phases[0].stream):
+            step.take(phases)
+
+
+class _Thread(threading.Thread):
+    """Runs `run(*args)`, then sets `ended`: an interrupted `join` takes a running thread for one that ended (CPython
+    3.11), an interrupted `wait` does not.
+    """
+
+    def __init__(self, run: Callable[..., None], *args: object) -> None:
+        super().__init__()
+        self.ended = threading.Event()
+        self._run, self._args_of_run = run, args
+
+    def run(self) -> None:
+        try:
+            self._run(*self._args_of_run)
+        finally:
+            self.ended.set()
 
 
 class _Step:
@@ -101,7 +123,7 @@ class _Step:
                 self.fail(phase.name, error)
                 return
             with self._changed:
-                self.events.append(Event(phase.name, phase.resource, start, time.perf_counter()))
+                self.events.append(Event(phase.name, phase.resource, start, time.perf_counter(), phase.stream))
                 self._there.update(phase.gives)
                 self._changed.notify_all()
 

@@ -8,16 +8,14 @@ import json
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from torch import Tensor
 
-from comm.schedule import Resource
+from comm.schedule import RESOURCES
 from comm.simulate import Span, Timeline
 
 from .executor import Event
-
-STREAMS: tuple[Resource, ...] = get_args(Resource)
 
 
 def executed(ranks: Sequence[Sequence[Event]], bytes_: Tensor) -> Timeline:
@@ -34,7 +32,7 @@ def executed(ranks: Sequence[Sequence[Event]], bytes_: Tensor) -> Timeline:
     for rank, events in enumerate(ranks):
         for event in events:
             waited = min(arrived.get(event.phase, event.start), event.end) - event.start
-            spans.append(Span(event.phase, event.resource, rank, event.start, event.end, waited))
+            spans.append(Span(event.phase, event.resource, rank, event.start, event.end, waited, event.stream))
     return Timeline(tuple(spans), bytes_)
 
 
@@ -58,10 +56,11 @@ def trace(timelines: Mapping[str, Timeline]) -> dict[str, Any]:
         for rank in range(len(timeline.bytes)):
             mine = [span for span in timeline.spans if span.rank == rank]
             events.append(_named("process_name", f"{name} rank {rank}", process, 0))
-            for thread, stream in enumerate(STREAMS):
-                if any(span.resource == stream for span in mine):
-                    events.append(_named("thread_name", stream, process, thread))
-            events += [_complete(span, begin, process) for span in mine]
+            streams = dict.fromkeys((*RESOURCES, *(_stream(span) for span in mine)))
+            threads = {stream: thread for thread, stream in enumerate(streams)}
+            used = {_stream(span) for span in mine}
+            events += [_named("thread_name", stream, process, threads[stream]) for stream in streams if stream in used]
+            events += [_complete(span, begin, process, threads[_stream(span)]) for span in mine]
             process += 1
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
@@ -72,7 +71,11 @@ def save_trace(path: Path, timelines: Mapping[str, Timeline]) -> None:
     path.write_text(json.dumps(trace(timelines), allow_nan=False) + "\n")
 
 
-def _complete(span: Span, begin: float, process: int) -> dict[str, Any]:
+def _stream(span: Span) -> str:
+    return span.stream or span.resource
+
+
+def _complete(span: Span, begin: float, process: int, thread: int) -> dict[str, Any]:
     return {
         "name": span.phase,
         "cat": span.resource,
@@ -80,7 +83,7 @@ def _complete(span: Span, begin: float, process: int) -> dict[str, Any]:
         "ts": (span.start - begin) * 1e6,
         "dur": (span.end - span.start) * 1e6,
         "pid": process,
-        "tid": STREAMS.index(span.resource),
+        "tid": thread,
         "args": {"waited_us": span.waited * 1e6},
     }
 

@@ -16,7 +16,10 @@ from tests.comm.workload import ARMS, Work, digest, train
 pytestmark = pytest.mark.dist
 
 KIND = {"optimizer": "rowwise_adagrad", "weighted": True, "steps": 2}
-WORKS = tuple(Work(strategy, split, **KIND) for strategy, split in ARMS)
+WORKS = (
+    *(Work(strategy, split, **KIND) for strategy, split in ARMS),
+    *(Work(strategy, ahead=1, overlap=True, **KIND) for strategy in ("unique", "hierarchical")),
+)
 
 
 def everything(group: Group, ranks_per_node: int | None) -> tuple[dict[str, list], list[tuple[str, dict]]]:

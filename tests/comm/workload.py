@@ -14,14 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from comm.group import Group
+from comm.pipeline import Pipeline, ahead
 from comm.plan import Plan, Split
-from comm.schedule import Phase, Schedule
+from comm.schedule import Frame, Phase, Schedule
 from kernels import Bags, Optimizer, TableSpec
 from kernels.bags import Pooling
 from models.dcn import DLRMDCNv2
 from models.embedding import ShardedEmbedding
 from models.executor import Executor
 from models.micro_step import MicroStep
+from models.pipeline import PipelinedTraining
 from models.step import Loss, TrainingStep, cross_entropy_sum
 
 LR = 0.25
@@ -65,6 +67,7 @@ class Work:
     overlap: bool = False
     delays: int | None = None  # seed of random delays in phases
     parts: int = 0  # of the local batch, moved by MicroStep; 0 is the plain step
+    ahead: int = 0  # batches by which keys run ahead
 
     @property
     def tables(self) -> tuple[TableSpec, ...]:
@@ -158,18 +161,27 @@ def train(
     if work.delays is not None:
         schedule = delayed(schedule, random.Random(work.delays * group.size + group.rank))
     executor = Executor(work.overlap, started=lambda: numba.set_num_threads(1))
+    frames = (frame_of(work, step, group) for step in range(work.steps))
     losses = []
-    begin, end = CUTS[group.size][group.rank : group.rank + 2]
-    for step in range(work.steps):
-        bags, dense, label = batch_of(work, step, begin, end)
-        frame = {"step": step, "lr": LR, "training": True, "bags": bags}
-        frame |= {"dense": dense, "label": label, "global_batch": GLOBAL_BATCH}
-        executor.run(schedule, frame)
-        losses.append(frame["loss"])
+    if work.ahead:
+        pipeline = Pipeline(ahead(schedule.phases, work.ahead), schedule.inputs)
+        losses = [frame["loss"] for frame in PipelinedTraining(pipeline, executor, group).steps(frames)]
+    else:
+        for frame in frames:
+            executor.run(schedule, frame)
+            losses.append(frame["loss"])
     sent = {label: bytes_.tolist() for label, bytes_ in group.sent.items()}
     assert all(team.strategy.store.stats() == {"leases": 0} for team in embedding.teams)
     flat = torch.cat([p.detach().flatten() for p in parameters])
     return Result(losses, embedding.gather_tables(), flat, sent)
+
+
+def frame_of(work: Work, step: int, group: Group) -> Frame:
+    """The inputs of one step on this rank."""
+    begin, end = CUTS[group.size][group.rank : group.rank + 2]
+    bags, dense, label = batch_of(work, step, begin, end)
+    frame: Frame = {"step": step, "lr": LR, "training": True, "bags": bags}
+    return frame | {"dense": dense, "label": label, "global_batch": GLOBAL_BATCH}
 
 
 def delayed(schedule: Schedule, source: random.Random) -> Schedule:
