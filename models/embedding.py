@@ -87,7 +87,7 @@ class ShardedEmbedding(nn.Module):
         tables = tuple(replace(self.tables[i], dim=self._width(i)) for i, _ in blocks)
         shards = Shards(tables, placements, self.group.size)
         parts = []
-        for n, ids in _held(shards, self.group.rank):
+        for n, ids in held(shards, self.group.rank):
             table, first = tables[n], blocks[n][1] * tables[n].dim
             parts.append(init_rows(table.name, ids, table.dim, seed, table.dtype, table.rows**-0.5, first))
         values = torch.cat(parts) if parts else torch.empty(0, tables[0].dim, dtype=tables[0].dtype)
@@ -201,7 +201,7 @@ def _is_replicated(placements: Sequence[Placement]) -> bool:
     return not placements[0].ranks
 
 
-def _held(shards: Shards, rank: int) -> list[tuple[int, Tensor]]:
+def held(shards: Shards, rank: int) -> list[tuple[int, Tensor]]:
     """What `rank`'s array holds, in order: table number and ids of each run of rows."""
     if _is_replicated(shards.placements):
         return [(number, torch.arange(table.rows)) for number, table in enumerate(shards.tables)]
@@ -214,12 +214,12 @@ def _gather(team: Team, group: Group) -> list[tuple[Tensor, ...]]:
     shards, store = team.strategy.shards, team.strategy.store
     arrays = [store.values, *store.states]
     if _is_replicated(shards.placements):
-        everything, runs = arrays, _held(shards, group.rank)
+        everything, runs = arrays, held(shards, group.rank)
     else:
         sizes = [rows + len(shards.hot_keys) for rows in shards.rows_of_rank]
         everything = [group.all_gather(array, sizes, f"{team.label}.whole") for array in arrays]
         # hot copies come last on every rank, so the last rank's overwrite the owners' dead rows
-        runs = [run for rank in range(group.size) for run in _held(shards, rank)]
+        runs = [run for rank in range(group.size) for run in held(shards, rank)]
     whole = [[array.new_empty(table.rows, *array.shape[1:]) for array in everything] for table in shards.tables]
     ends = torch.tensor([0] + [len(ids) for _, ids in runs]).cumsum(0).tolist()
     for (number, ids), (begin, end) in zip(runs, pairwise(ends), strict=True):
