@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint import state_dict_loader as loader
+from torch.distributed.checkpoint import state_dict_saver as saver
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
 from comm.plan import Plan
 
@@ -85,8 +87,8 @@ def save(folder: Path, embedding: ShardedEmbedding, step: int, dense: Tensor) ->
     try:
         own.mkdir(parents=True)
         if state:
-            dcp.save(state, storage_writer=FileSystemWriter(own), no_dist=True)
-    except (OSError, dcp.api.CheckpointException) as error:
+            saver.save(state, storage_writer=FileSystemWriter(own), no_dist=True)
+    except (OSError, CheckpointException) as error:
         before = latest(folder)
         raise OSError(
             f"{own}: could not write step {step} ({error}); the last complete checkpoint is {before}"
@@ -185,7 +187,7 @@ def _read(path: Path, rank: int, keys: list[str]) -> dict[str, Tensor]:
     reader = FileSystemReader(path / f"rank-{rank}")
     saved: dict[str, Any] = reader.read_metadata().state_dict_metadata
     state = {key: torch.empty(saved[key].size, dtype=saved[key].properties.dtype) for key in keys}
-    dcp.load(state, storage_reader=FileSystemReader(path / f"rank-{rank}"), no_dist=True)
+    loader.load(state, storage_reader=FileSystemReader(path / f"rank-{rank}"), no_dist=True)
     return state
 
 

@@ -103,7 +103,7 @@ def test_a_checkpoint_that_cannot_be_written_names_the_last_one(tmp_path, monkey
     def full(*_args, **_kwargs):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("torch.distributed.checkpoint.save", full)
+    monkeypatch.setattr("torch.distributed.checkpoint.state_dict_saver.save", full)
     with pytest.raises(RuntimeError, match=r"No space left on device.* last complete checkpoint is .*step-000000003"):
         simulate(1, lambda group: trained(group, plan_of(1, 0), "sgd", tmp_path, steps=4))
     assert latest(tmp_path) == tmp_path / "step-000000003"
