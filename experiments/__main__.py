@@ -1,8 +1,9 @@
-"""`python -m experiments`: list, run, reproduce, record, calibrate."""
+"""`python -m experiments`: list, run, reproduce, record, calibrate, and the commands of experiments/commands."""
 
 import dataclasses
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -145,6 +146,13 @@ def draw_figures(records: Path) -> bool:
     return subprocess.run(command, check=False).returncode == 0
 
 
+def other_commands(wanted: str = "") -> dict[str, Any]:
+    """`main` of the file `experiments/commands/<name>.py` by name: the one that is `wanted`, or all."""
+    found = [path.stem for path in sorted(Path(__file__).parent.glob("commands/[a-z]*.py"))]
+    names = [wanted] if wanted in found else found
+    return {name: import_module(f"experiments.commands.{name}").main for name in names}
+
+
 def main(arguments: list[str]) -> None:
     """Parse and run one command line."""
     try:
@@ -152,6 +160,8 @@ def main(arguments: list[str]) -> None:
             run_one(load(arguments[1]), arguments[2:])
             return
         commands = {"list": show_list, "run": usage, "reproduce": reproduce, "record": record, "calibrate": calibrate}
+        if not arguments or arguments[0] not in commands:  # these import much: only when asked for, or to be listed
+            commands |= other_commands(*arguments[:1])
         tyro.extras.subcommand_cli_from_dict(commands, prog="python -m experiments", args=arguments)
     except ValueError as error:
         raise SystemExit(f"error: {error}") from None

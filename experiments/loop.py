@@ -1,7 +1,7 @@
 """The training loop: steps of a model over a click stream, learning rates, evaluation on held-out samples."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -84,10 +84,10 @@ class Trainer:
         self.group = group
         self.embedding = ShardedEmbedding(plan, group, Optimizer(optim.sparse), model.seed, backend)
         self.model = model.build(self.embedding)
-        dense = torch.optim.Adam(self.model.parameters(), lr=optim.dense_lr)
+        self._dense = torch.optim.Adam(self.model.parameters(), lr=optim.dense_lr)
         self._sparse_lr = optim.schedule(optim.sparse_lr, steps)
-        self._dense_lr = LambdaLR(dense, optim.schedule(optim.dense_lr, steps).factor)
-        self._schedule = TrainingStep(self.model, dense, ring=ring).schedule()
+        self._dense_lr = LambdaLR(self._dense, optim.schedule(optim.dense_lr, steps).factor)
+        self._schedule = TrainingStep(self.model, self._dense, ring=ring).schedule()
         self._executor = Executor(overlap)
         self.done = 0
         self.events: list[Event] = []
@@ -123,6 +123,20 @@ class Trainer:
             whole = group.all_gather(both, sizes, "evaluate")
             metrics.update(whole[:, 0], whole[:, 1])
         return metrics.compute()
+
+    def dense_state(self) -> dict[str, Any]:
+        """What the dense part's next step depends on: parameters, optimizer, learning rate."""
+        dense = {name: p.detach() for name, p in self.model.named_parameters()}
+        return {"model": dense, "optimizer": self._dense.state_dict(), "rate": self._dense_lr.state_dict()}
+
+    def restore(self, done: int, dense: dict[str, Any]) -> None:
+        """Be where a run was after `done` steps: `dense` is its `dense_state`; the tables are restored beside this."""
+        with torch.no_grad():
+            for name, parameter in self.model.named_parameters():
+                parameter.copy_(dense["model"][name])
+        self._dense.load_state_dict(dense["optimizer"])
+        self._dense_lr.load_state_dict(dense["rate"])
+        self.done = done
 
     def tables(self) -> dict[str, tuple[Tensor, ...]]:
         """Every table and its optimizer state, whole, on every rank."""

@@ -5,6 +5,7 @@ place last: a folder without one is no checkpoint, whatever ended its writer. Ra
 """
 
 import json
+import logging
 import os
 import shutil
 import warnings
@@ -25,6 +26,8 @@ from comm.plan import Plan
 from .embedding import ShardedEmbedding, Team, held
 
 warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable")  # each rank saves for itself
+
+logging.getLogger("c10d-NullHandler-dcp_logger").setLevel(logging.WARNING)  # it notes every tensor
 
 MANIFEST = "manifest.json"
 KEPT = 2

@@ -1,0 +1,1 @@
+"""What `python -m experiments` does beside running experiments: one command a file."""
