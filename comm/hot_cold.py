@@ -6,6 +6,7 @@ and every copy takes the same step. Sums are canonical, so the bits are those of
 hot id is dead weight.
 """
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from .group import Group
 from .schedule import Phase
 from .shards import Shards
 from .store import Lease, Store
-from .unique import Unique
+from .unique import Distinct, Unique
 
 
 class Tiers(NamedTuple):
@@ -49,28 +50,20 @@ class HotCold(Unique):
         self.first_copy = shards.rows_of_rank[group.rank]
 
     def forward(self) -> tuple[Phase, ...]:
-        """Phases from `bags` to `pooled`."""
-        returned = ("returned", "bags", "distinct", "lease", "training")
-        phases = (
-            Phase("dedup", self.tiers, ("bags",), ("distinct",), "compute"),
-            Phase("keys", self.keys, ("distinct",), ("asked",), "network"),
-            Phase("gather", self.gather, ("asked", "step"), ("rows", "lease"), "compute"),
-            Phase("send", self.send, ("rows", "asked", "distinct"), ("returned",), "network"),
-            Phase("combine", self.combine_tiers, returned, ("pooled",), "compute"),
-        )
-        return tuple(phase.scoped(self.label, ("step", "training")) for phase in phases)
+        """Phases from `bags` to `pooled`: those of the cold strategy, its keys those of cold rows."""
+        ours = {f"{self.label}.dedup": self.tiers, f"{self.label}.combine": self.combine_tiers}
+        return tuple(replace(phase, run=ours.get(phase.name, phase.run)) for phase in super().forward())
 
     def backward(self) -> tuple[Phase, ...]:
         """Phases from `grad` to the update of the store, owners' rows and copies."""
-        phases = (
-            Phase("local_reduce", self.tier_sums, ("grad", "bags", "distinct"), ("row_sums", "hot_sums"), "compute"),
-            Phase("grad_send", self.grad_send, ("row_sums", "distinct", "asked"), ("grads",), "network"),
-            Phase("hot_reduce", self.hot_reduce, ("hot_sums", "distinct"), ("hot_grads",), "network"),
-            Phase("owner_reduce", self.owner_reduce, ("grads", "asked", "lease"), ("row_grads",), "compute"),
-            Phase("hot_apply", self.hot_apply, ("hot_grads", "lr", "step"), (), "compute"),
-            *self.apply_phases(),
-        )
-        return tuple(phase.scoped(self.label, ("lr", "step")) for phase in phases)
+        phases = {phase.name.removeprefix(f"{self.label}."): phase for phase in super().backward()}
+        gives = tuple(f"{self.label}.{name}" for name in ("row_sums", "hot_sums"))
+        reduce = Phase("hot_reduce", self.hot_reduce, ("hot_sums", "distinct"), ("hot_grads",), "network")
+        apply = Phase("hot_apply", self.hot_apply, ("hot_grads", "lr", "step"), (), "compute")
+        phases["local_reduce"] = replace(phases["local_reduce"], run=self.tier_sums, gives=gives)
+        at = list(phases).index("owner_reduce")
+        cold, scoped = list(phases.values()), [p.scoped(self.label, ("lr", "step")) for p in (reduce, apply)]
+        return *cold[:at], scoped[0], cold[at], scoped[1], *cold[at + 1 :]
 
     def tiers(self, bags: Bags) -> Tiers:
         """Distinct rows over all tables; cold ones grouped by owner."""
@@ -83,6 +76,7 @@ class HotCold(Unique):
         row_starts = torch.searchsorted(index.rows[cold], base)
         ids = index.rows[cold] - torch.repeat_interleave(base[:-1], row_starts.diff())
         buckets = bucketize(ids, row_starts, self.shards.row_shards, self.group.size, self.backend)
+        buckets = self.leaving(buckets)
         slots = torch.empty_like(index.rows)
         slots[cold[buckets.order]] = torch.arange(len(cold))
         slots[hot] = len(cold) + torch.arange(len(hot))
@@ -102,9 +96,13 @@ class HotCold(Unique):
         return sums[tiers.cold[tiers.buckets.order]], sums[tiers.hot]
 
     def hot_reduce(self, hot_sums: Tensor, tiers: Tiers) -> tuple[Tensor, Tensor]:
-        """Hot rows that any rank touched, and the sum of their gradients. Travels in the tables' dtype."""
+        """Hot rows that any rank touched, and the sum of their gradients."""
+        return self.reduce_copies(hot_sums, tiers.copies)
+
+    def reduce_copies(self, hot_sums: Tensor, copies: Tensor) -> tuple[Tensor, Tensor]:
+        """The same of this rank's gradients of some `copies`. Travels in the tables' dtype."""
         label, height = f"{self.label}.hot_reduce", len(self.shards.hot_keys)
-        return all_reduce_touched(self.group, tiers.copies, hot_sums, height, label, ring=self.ring)
+        return all_reduce_touched(self.group, copies, hot_sums, height, label, ring=self.ring)
 
     def hot_apply(self, hot_grads: tuple[Tensor, Tensor], lr: float, step: int) -> None:
         """The same optimizer step on every copy."""
@@ -122,6 +120,12 @@ class HotCold(Unique):
             stages = touched_bytes(height, values.shape[1], values.dtype, world)
             hot = {f"hot_reduce.{stage}": bytes_ for stage, bytes_ in stages.items()}
         return super().sent(counts) | hot
+
+
+def all_cold(distinct: Distinct) -> Tiers:
+    """The tiers of rows of which none is hot."""
+    everything, none = torch.arange(len(distinct.unique.rows)), torch.zeros(0, dtype=torch.int64)
+    return Tiers(*distinct, cold=everything, hot=none, copies=none)
 
 
 STRATEGY = HotCold

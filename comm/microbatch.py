@@ -1,9 +1,13 @@
-"""`unique` in k parts of the local batch, still one update a step: values travel under the compute of other parts.
+"""`unique` or `hot_cold` in k parts of the local batch, still one update a step: values travel under the compute of
+other parts.
 
 A row travels before the first part that reads it, its gradient after the last part that does; the owner applies once,
 in canonical order. A rank's gradient of a row is the sum over its parts, in order, of the sums by position within a
-part: that grouping, and nothing else, tells the weights from those of one part. Beyond FEC, which exchanges whole
-batches.
+part: that grouping, and nothing else, tells the weights from those of one part. Hot rows are read where they are, and
+their gradients summed over ranks once, after the last part. Beyond FEC, which exchanges whole batches.
+
+Which part of the exchange a row belongs to is data: `first` and `last`, on both sides. `comm/prefetch.py` moves rows
+to one more part before all others, and gradients to one more after.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,10 +20,12 @@ from kernels import Bags, pooled_lookup, segment_grads, unique_ids
 
 from .canonical import RowGrads, group_by_row
 from .counts import Counts
+from .hot_cold import HotCold, Tiers, all_cold
 from .schedule import Phase, Resource
 from .store import Lease
-from .strategy import off_diagonal
+from .strategy import Strategy, off_diagonal
 from .unique import Unique
+from .unique_node import UniqueNode
 from .wire import Wire, send_values
 
 
@@ -32,74 +38,92 @@ class Part(NamedTuple):
 
 
 class Asking(NamedTuple):
-    """A rank's distinct rows in the order in which they leave: by owner, then by the first part that reads them.
+    """A rank's distinct rows: cold ones in the order in which they leave (by owner, then by the first part that reads
+    them), then hot ones; in this order they lie in its buffer of rows.
 
-    `first`, `last` [rows] the parts that read a row first and last; `splits` [owners, parts] rows by owner and first
-    part; `owners` [rows].
+    `rows` [cold] the owners' row numbers; `first`, `last` [cold] the parts of the exchange in which a row and its
+    gradient travel; `owners` [cold]; `copies` [hot] where hot rows are among this rank's copies.
     """
 
     rows: Tensor
     first: Tensor
     last: Tensor
-    splits: Tensor
     owners: Tensor
+    copies: Tensor
     parts: tuple[Part, ...]
 
 
 class Wanted(NamedTuple):
-    """What an owner was asked: `rows` [N], rank by rank; for each its source, first and last part."""
+    """What an owner was asked: `rows` [N], rank by rank; for each its source, and the parts of the exchange in which
+    the row and its gradient travel. `splits`: how many by each rank.
+    """
 
     rows: Tensor
     source: Tensor
     first: Tensor
     last: Tensor
+    splits: list[int]
 
 
 class MicroBatch:
-    """The exchange of `unique` in `parts` parts. See the module's docstring."""
+    """The exchange of `unique` or `hot_cold` in `parts` parts. See the module's docstring."""
 
-    def __init__(self, exchange: Unique, parts: int) -> None:
-        if type(exchange) is not Unique:
+    def __init__(self, exchange: Strategy, parts: int) -> None:
+        if not (type(exchange) is Unique or (isinstance(exchange, HotCold) and not isinstance(exchange, UniqueNode))):
             raise ValueError(
-                f"microbatch: expected tables under 'unique', given {exchange.label!r}; other strategies exchange "
-                "whole batches"
+                f"microbatch: expected tables under 'unique' or 'hot_cold', given {exchange.label!r}; other strategies "
+                "exchange whole batches"
             )
+        if parts < 1:
+            raise ValueError(f"parts: expected at least 1, given {parts}")
         self.exchange, self.parts = exchange, parts
         self.label, self.group, self.store = exchange.label, exchange.group, exchange.store
         self.backend = exchange.backend
         self.wire: Wire = exchange.wire
 
+    @property
+    def hot(self) -> HotCold | None:
+        """The exchange, if it has a hot tier."""
+        return self.exchange if isinstance(self.exchange, HotCold) else None
+
     def prologue(self) -> tuple[Phase, ...]:
         """From `bags` to the owners' `rows`: keys travel once for all parts."""
-        phases = (
-            Phase("dedup", self.dedup, ("bags",), ("asking",), "compute"),
-            Phase("keys", self.keys, ("asking",), ("wanted",), "network"),
-            Phase("gather", self.gather, ("wanted", "asking", "step"), ("rows", "lease", "buffer", "sums"), "compute"),
+        return *self.key_phases(), self.gather_phase()
+
+    def key_phases(self) -> tuple[Phase, ...]:
+        """From `bags` to both sides' knowledge of what is wanted."""
+        return (
+            self.phase("dedup", self.dedup, ("bags",), ("asking",), "compute"),
+            self.phase("keys", self.keys, ("asking",), ("wanted",), "network"),
         )
-        return tuple(phase.scoped(self.label, ("step",)) for phase in phases)
+
+    def gather_phase(self) -> Phase:
+        """Rows that travel with any part of the batch."""
+        gives = ("rows", "lease", "buffer", "sums")
+        return self.phase("gather", self.gather, ("wanted", "asking", "step"), gives, "compute")
 
     def send_phase(self, part: int) -> Phase:
         """Rows that `part` is the first to read."""
 
         def send(rows: Tensor, wanted: Wanted, asking: Asking) -> Tensor:
-            chosen = rows[wanted.first == part]
-            splits = self._by_source(wanted, wanted.first == part)
-            receive = asking.splits[:, part].tolist()
-            return send_values(self.group, chosen, splits, receive, f"{self.label}.send", self.wire)
+            return self.send(rows[wanted.first[wanted.first >= 0] == part], wanted, asking, part, "send")
 
-        return self._phase(f"send.{part}", send, ("rows", "wanted", "asking"), (f"returned.{part}",), "network")
+        return self.phase(f"send.{part}", send, ("rows", "wanted", "asking"), (f"returned.{part}",), "network")
 
     def combine_phase(self, part: int) -> Phase:
-        """Put what came into the buffer of rows and pool the part's bags."""
+        """Put what came, and before the first part the hot rows, into the buffer of rows; pool the part's bags."""
         before = "buffer" if part == 0 else f"buffer.{part - 1}"
 
         def combine(buffer: Tensor, returned: Tensor, asking: Asking) -> tuple[Tensor, Tensor]:
-            buffer[asking.first == part] = returned
+            cold = buffer[: len(asking.rows)]
+            cold[asking.first == part] = returned
+            if part == 0 and self.hot:
+                buffer[len(cold) :] = self.store.values[self.hot.first_copy + asking.copies]
             here = asking.parts[part]
             return buffer, pooled_lookup(buffer, here.slots, here.offsets, here.weights, "sum", backend=self.backend)
 
         names = (f"buffer.{part}", f"pooled.{part}")
-        return self._phase(f"combine.{part}", combine, (before, f"returned.{part}", "asking"), names, "compute")
+        return self.phase(f"combine.{part}", combine, (before, f"returned.{part}", "asking"), names, "compute")
 
     def reduce_phase(self, part: int) -> Phase:
         """Add the part's gradients, row by row, to the sums of the parts before."""
@@ -111,91 +135,134 @@ class MicroBatch:
             sums[index.rows] += segment_grads(
                 grad, here.offsets, here.weights, "sum", index.order, index.starts, self.backend
             )
-            return sums, sums[asking.last == part]
+            return sums, sums[: len(asking.rows)][asking.last == part]
 
         names = (f"sums.{part}", f"done.{part}")
-        return self._phase(f"local_reduce.{part}", local_reduce, (f"grad.{part}", "asking", before), names, "compute")
+        return self.phase(f"local_reduce.{part}", local_reduce, (f"grad.{part}", "asking", before), names, "compute")
 
     def grad_phase(self, part: int) -> Phase:
         """Gradients of the rows that no later part reads."""
 
         def grad_send(done: Tensor, asking: Asking, wanted: Wanted) -> Tensor:
-            send = torch.bincount(asking.owners[asking.last == part], minlength=self.group.size).tolist()
-            receive = self._by_source(wanted, wanted.last == part)
-            return send_values(self.group, done, send, receive, f"{self.label}.grad_send", self.wire)
+            return self.send_grads(done, asking, wanted, part, "grad_send")
 
-        return self._phase(
+        return self.phase(
             f"grad_send.{part}", grad_send, (f"done.{part}", "asking", "wanted"), (f"grads.{part}",), "network"
         )
 
     def epilogue(self) -> tuple[Phase, ...]:
-        """One update of the owner's rows."""
+        """One update of the owner's rows, and of the copies of hot ones."""
+        return *self.hot_phases(), self.owner_phase(), *self.apply_phases()
+
+    def apply_phases(self) -> tuple[Phase, ...]:
+        """From `row_grads` to the update of the store; gives `lease` back."""
+        return tuple(phase.scoped(self.label, ("lr", "step")) for phase in self.exchange.apply_phases())
+
+    def owner_phase(self) -> Phase:
+        """The owner's sum of what came with the parts of the batch."""
         grads = tuple(f"grads.{part}" for part in range(self.parts))
-        phases = (
-            Phase("owner_reduce", self.owner_reduce, ("wanted", "lease", *grads), ("row_grads",), "compute"),
-            *self.exchange.apply_phases(),
-        )
-        return tuple(phase.scoped(self.label, ("lr", "step")) for phase in phases)
+        return self.phase("owner_reduce", self.owner_reduce, ("wanted", "lease", *grads), ("row_grads",), "compute")
+
+    def hot_phases(self) -> tuple[Phase, ...]:
+        """The sum of hot gradients over ranks and the update of the copies; none without a hot tier."""
+        hot = self.hot
+        if hot is None:
+            return ()
+
+        def hot_reduce(sums: Tensor, asking: Asking) -> tuple[Tensor, Tensor]:
+            return hot.reduce_copies(sums[len(asking.rows) :], asking.copies)
+
+        reduce = self.phase("hot_reduce", hot_reduce, (f"sums.{self.parts - 1}", "asking"), ("hot_grads",), "network")
+        apply = Phase("hot_apply", hot.hot_apply, ("hot_grads", "lr", "step"), (), "compute")
+        return reduce, apply.scoped(self.label, ("lr", "step"))
 
     def dedup(self, bags: Bags) -> Asking:
         """Distinct rows of the whole local batch, and which part reads each first and last."""
-        shards, k = self.exchange.shards, self.parts
-        distinct = self.exchange.dedup(bags)
-        batch = shards.batch(bags)
-        part_of_sample = torch.repeat_interleave(torch.arange(k), torch.tensor(part_sizes(batch, k)))
-        part_of = torch.repeat_interleave(part_of_sample.repeat(len(shards.tables)), bags.lengths)  # [N]
-        index, order = distinct.unique, distinct.buckets.order
+        exchange, k = self.exchange, self.parts
+        tiers: Tiers = exchange.tiers(bags) if isinstance(exchange, HotCold) else all_cold(exchange.dedup(bags))
+        index, cold = tiers.unique, tiers.cold[tiers.buckets.order]
+        owners = torch.repeat_interleave(torch.arange(self.group.size), tiers.buckets.counts)
+        rows, slots = tiers.buckets.rows, tiers.slots
+        if k == 1:
+            first = last = torch.zeros_like(owners)
+            return Asking(rows, first, last, owners, tiers.copies, (Part(slots, bags.offsets, bags.weights),))
+        tables = len(exchange.shards.tables)
+        part_of_sample = torch.repeat_interleave(
+            torch.arange(k), torch.tensor(part_sizes(exchange.shards.batch(bags), k))
+        )
+        part_of = torch.repeat_interleave(part_of_sample.repeat(tables), bags.lengths)  # [N]
         # a row's positions ascend, all in one table: so do their samples, and their parts
-        first = part_of[index.order[index.starts[:-1]]][order]
-        last = part_of[index.order[index.starts[1:] - 1]][order]
-        owners = torch.repeat_interleave(torch.arange(self.group.size), distinct.buckets.counts)
+        first = part_of[index.order[index.starts[:-1]]][cold]
+        last = part_of[index.order[index.starts[1:] - 1]][cold]
         leave = torch.argsort(owners * k + first, stable=True)
-        place = torch.empty_like(leave)
+        place = torch.arange(len(index.rows))  # hot ones stay behind the cold ones
         place[leave] = torch.arange(len(leave))
-        slots = place[distinct.slots]
+        slots = place[slots]
         parts = tuple(self._part(bags, slots, part_of_sample, part_of, part) for part in range(k))
-        splits = torch.bincount(owners * k + first, minlength=self.group.size * k).view(-1, k)
-        return Asking(distinct.buckets.rows[leave], first[leave], last[leave], splits, owners[leave], parts)
+        return Asking(rows[leave], first[leave], last[leave], owners[leave], tiers.copies, parts)
 
     def keys(self, asking: Asking) -> Wanted:
-        """Exchange counts by part, row numbers and last parts."""
+        """Exchange counts by part, row numbers and, if there are several parts, the last of each row."""
         group, label, k = self.group, f"{self.label}.keys", self.parts
-        counts = group.exchange(asking.splits, label)  # [source, part]
-        send, receive = asking.splits.sum(1).tolist(), counts.sum(1).tolist()
-        rows = group.all_to_all(asking.rows.to(self.exchange.shards.wire_ids), send, receive, label)
-        last = group.all_to_all(asking.last.to(torch.uint8), send, receive, label)
+        by_part = torch.bincount(asking.owners * k + asking.first, minlength=group.size * k).view(-1, k)
+        counts = group.exchange(by_part, label)  # [source, part]
+        send, receive = by_part.sum(1).tolist(), counts.sum(1).tolist()
+        rows = group.all_to_all(asking.rows.to(self.exchange.shards.wire_ids), send, receive, label).long()
         source = torch.repeat_interleave(torch.arange(group.size), counts.sum(1))
         first = torch.repeat_interleave(torch.arange(k).repeat(group.size), counts.flatten())
-        return Wanted(rows.long(), source, first, last)
+        last = first
+        if k > 1:
+            last = group.all_to_all(asking.last.to(torch.uint8), send, receive, label).long()
+        return Wanted(rows, source, first, last, receive)
 
     def gather(self, wanted: Wanted, asking: Asking, step: int) -> tuple[Tensor, Lease, Tensor, Tensor]:
         """The rows that others asked for; and room for what this rank gets and for its sums."""
-        lease = self.store.prepare(wanted.rows, step)
+        lease = self.store.prepare(wanted.rows[wanted.first >= 0], step)
         rows = self.store.values[lease.slots]
-        shape = (len(asking.rows), rows.shape[1])
+        shape = (len(asking.rows) + len(asking.copies), rows.shape[1])
         return rows, lease, rows.new_zeros(shape), rows.new_zeros(shape)
+
+    def send(self, rows: Tensor, wanted: Wanted, asking: Asking, part: int, name: str) -> Tensor:
+        """The owner's `rows` of one part of the exchange to who asked for them."""
+        send = torch.bincount(wanted.source[wanted.first == part], minlength=self.group.size).tolist()
+        receive = torch.bincount(asking.owners[asking.first == part], minlength=self.group.size).tolist()
+        return send_values(self.group, rows, send, receive, f"{self.label}.{name}", self.wire)
+
+    def send_grads(self, grads: Tensor, asking: Asking, wanted: Wanted, part: int, name: str) -> Tensor:
+        """Gradients of one part of the exchange to the owners of their rows."""
+        send = torch.bincount(asking.owners[asking.last == part], minlength=self.group.size).tolist()
+        receive = torch.bincount(wanted.source[wanted.last == part], minlength=self.group.size).tolist()
+        return send_values(self.group, grads, send, receive, f"{self.label}.{name}", self.wire)
 
     def owner_reduce(self, wanted: Wanted, lease: Lease, *grads: Tensor) -> RowGrads:
         """Every source's gradients in the order of its keys, then summed over ranks in canonical order."""
-        whole = torch.empty(len(wanted.rows), grads[0].shape[1], dtype=grads[0].dtype)
-        for part, arrived in enumerate(grads):
-            whole[wanted.last == part] = arrived
+        return self.row_sums(wanted, lease.slots, dict(enumerate(grads)))
+
+    def row_sums(self, wanted: Wanted, slots: Tensor, grads: dict[int, Tensor]) -> RowGrads:
+        """Of the rows whose gradients came with the parts of `grads`: all sources' gradients in the order of their
+        keys, summed over ranks in canonical order. `slots` are those of all rows of `wanted`.
+        """
+        here = torch.isin(wanted.last, torch.tensor(list(grads)))
+        last = wanted.last[here]
+        whole = torch.empty(len(last), self.store.values.shape[1], dtype=next(iter(grads.values())).dtype)
+        for part, arrived in grads.items():
+            whole[last == part] = arrived
         offsets = torch.arange(len(whole) + 1)
-        return group_by_row(lease.slots, wanted.source, whole, offsets, None, self.group, True, self.backend)
+        return group_by_row(slots[here], wanted.source[here], whole, offsets, None, self.group, True, self.backend)
 
     def sent(self, counts: Counts) -> dict[str, Tensor]:
-        """Bytes from rank to rank, parts together: those of `unique` but for a count a part and a byte a key."""
-        keys = off_diagonal(8 * (self.parts - 1) + counts.unique)
+        """Bytes from rank to rank, parts together: those of the exchange but for a count a part and, if there are
+        several, a byte a key.
+        """
+        keys = off_diagonal(8 * (self.parts - 1) + counts.unique * (self.parts > 1))
         whole = self.exchange.sent(counts)
         return whole | {"keys": whole["keys"] + keys}
 
-    def _phase(
+    def phase(
         self, name: str, run: Callable[..., Any], needs: tuple[str, ...], gives: tuple[str, ...], resource: Resource
     ) -> Phase:
-        return Phase(name, run, needs, gives, resource).scoped(self.label)
-
-    def _by_source(self, wanted: Wanted, chosen: Tensor) -> list[int]:
-        return torch.bincount(wanted.source[chosen], minlength=self.group.size).tolist()
+        """A phase of this exchange, its names under its label."""
+        return Phase(name, run, needs, gives, resource).scoped(self.label, ("lr", "step"))
 
     def _part(self, bags: Bags, slots: Tensor, part_of_sample: Tensor, part_of: Tensor, part: int) -> Part:
         here = part_of == part

@@ -18,15 +18,18 @@ Split = Literal["modulo", "range"]
 STRATEGIES = (
     "replicated",
     "replicated_dense",
+    "allgather",
     "tablewise",
     "columnwise",
     "rowwise",
     "gridwise",
     "hierarchical",
+    "alltoall",
     "unique",
     "unique_node",
     "hot_cold",
     "hot_cold_ring",
+    "hot_cold_node",
 )
 """The only list of strategies: `comm/<name>.py` each."""
 
@@ -36,15 +39,18 @@ _NOWHERE = (lambda columns: columns == 1, lambda parts: parts == 0, "no ranks (e
 SHAPES: dict[str, tuple[Callable[[int], bool], Callable[[int], bool], str]] = {
     "replicated": _NOWHERE,
     "replicated_dense": _NOWHERE,
+    "allgather": _NOWHERE,
     "tablewise": (lambda columns: columns == 1, lambda parts: parts == 1, "one rank"),
     "columnwise": (lambda columns: columns >= 1, lambda parts: parts == 1, "one rank for every block of columns"),
     "rowwise": _ROWS,
     "gridwise": _ANY,
     "hierarchical": _ANY,
+    "alltoall": _ANY,
     "unique": _ANY,
     "unique_node": _ANY,
     "hot_cold": _ROWS,
     "hot_cold_ring": _ROWS,
+    "hot_cold_node": _ROWS,
 }
 """What each strategy allows: blocks of columns, row parts a block, and that in words."""
 
@@ -142,7 +148,7 @@ class Plan:
 
         def place(i: int, table: TableSpec) -> Placement:
             columns, ranks = 1, tuple(range(world))
-            if strategy in ("replicated", "replicated_dense"):
+            if strategy in ("replicated", "replicated_dense", "allgather"):
                 ranks = ()
             elif strategy == "tablewise":
                 ranks = (i % world,)

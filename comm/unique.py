@@ -131,13 +131,18 @@ class Unique:
 
     def sent(self, counts: Counts) -> dict[str, Tensor]:
         """Bytes from rank to rank of each network phase; see `Strategy.sent`."""
-        values = counts.unique * row_bytes(self.store.values.shape[1], self.store.values.dtype, self.wire)
+        rows = self.counted(counts)
+        values = rows * row_bytes(self.store.values.shape[1], self.store.values.dtype, self.wire)
         return {
-            "keys": off_diagonal(8 + counts.unique * self.shards.wire_ids.itemsize),
+            "keys": off_diagonal(8 + rows * self.shards.wire_ids.itemsize),
             "send": off_diagonal(values.T),
             "grad_send": off_diagonal(values),
             **self.norm_sent(counts),
         }
+
+    def counted(self, counts: Counts) -> Tensor:
+        """Rows that each source asks each owner for, [world, world]."""
+        return counts.unique
 
     def apply_phases(self) -> tuple[Phase, ...]:
         """From `row_grads` to the update of the store."""

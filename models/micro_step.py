@@ -5,14 +5,13 @@ from torch import Tensor
 
 from comm.microbatch import MicroBatch, in_turn, part_sizes
 from comm.schedule import Phase, Schedule
-from comm.unique import Unique
 from kernels import Bags
 
 from .step import Loss, Model, TrainingStep, cross_entropy_sum
 
 
 class MicroStep(TrainingStep):
-    """A TrainingStep whose Schedule moves the batch in `parts`. Every table is under `unique`.
+    """A TrainingStep whose Schedule moves the batch in `parts`. Every table is under `unique` or `hot_cold`.
 
     The loss and the dense gradients are summed over the parts in order, then over ranks as ever.
     """
@@ -33,11 +32,7 @@ class MicroStep(TrainingStep):
     def schedule(self) -> Schedule:
         """Every phase of the step, in the order that all ranks share."""
         k, teams = self.parts, self.embedding.teams
-        exchanges = []
-        for team in teams:
-            if not isinstance(team.strategy, Unique):
-                raise ValueError(f"parts: expected every table under 'unique', given {team.label!r}")
-            exchanges.append(MicroBatch(team.strategy, k))
+        exchanges = [MicroBatch(team.strategy, k) for team in teams]
         phases = [self.embedding.split_phase(), *(phase for exchange in exchanges for phase in exchange.prologue())]
         for what, part in in_turn(k):
             if what == "send":

@@ -46,7 +46,7 @@ def owner(plan: Plan, number: int, row: int, column: int) -> int:
     """The rank that pools a block of `row` of table `number`; a strategy that brings rows to the sample has one, 0."""
     placement = plan.placements[number]
     parts = placement.parts
-    if placement.strategy.startswith(("replicated", "unique", "hot_cold")):
+    if placement.strategy.startswith(("replicated", "allgather", "alltoall", "unique", "hot_cold")):
         return 0
     part = row % parts if placement.split == "modulo" else row // -(-plan.tables[number].rows // parts)
     return placement.ranks[column * parts + part]

@@ -158,6 +158,20 @@ def test_bytes_are_those_written_out_by_hand(strategy):
         # ids 0 and 2 are hot: 1 and 3 are asked for; two rows and their counts are reduced, one on each rank
         "hot_cold": COLD | {"hot_reduce.scatter": (20, 20), "hot_reduce.gather": (20, 20)},
         "hot_cold_ring": COLD | {"hot_reduce": (2 * 40 - 20 - 20, 2 * 40 - 20 - 20)},
+        "hot_cold_node": {
+            "keys_node": (8 + 4, 8),
+            "keys_rail": (0, 0),
+            "send.rail": (0, 0),
+            "send.node": (0, 16),
+            "grad_node": (16, 0),
+            "grad_rail": (0, 0),
+            "hot_reduce.scatter": (20, 20),
+            "hot_reduce.gather": (20, 20),
+        },
+        # as in unique, but rank 0 asks for row 1 twice
+        "alltoall": {"keys": (8 + 2 * 4, 8 + 4), "send": (16, 2 * 16), "grad_send": (2 * 16, 16)},
+        # two distinct rows each: a count and their numbers, and their gradients
+        "allgather": {"keys": (8 + 2 * 4, 8 + 2 * 4), "grad_send": (2 * 16, 2 * 16)},
         # four rows and their counts, touched or not, in two halves
         "replicated_dense": {"grad_send.scatter": (40, 40), "grad_send.gather": (40, 40)},
         # keys: a count and all distinct ids; the union {0, 1, 2, 3} is reduced in two halves

@@ -71,5 +71,5 @@ def test_other_strategies_are_refused():
         embedding = ShardedEmbedding(Plan.uniform(Work().tables, "rowwise", 2), group, backend="cpu")
         MicroStep(real_model(embedding), None).schedule()
 
-    with pytest.raises(RuntimeError, match="expected every table under 'unique', given 'rowwise"):
+    with pytest.raises(RuntimeError, match="expected tables under 'unique' or 'hot_cold', given 'rowwise"):
         simulate(2, build)

@@ -15,7 +15,9 @@ PLAN = Plan(4, TABLES, (Placement("user", "rowwise", (0, 2), "range"), Placement
 
 def placements(world: int, table: str) -> st.SearchStrategy[Placement]:
     def of(strategy: str) -> st.SearchStrategy[Placement]:
-        most = {"replicated": 0, "replicated_dense": 0, "tablewise": 1, "columnwise": 1}.get(strategy, 5)
+        most = {"replicated": 0, "replicated_dense": 0, "allgather": 0, "tablewise": 1, "columnwise": 1}.get(
+            strategy, 5
+        )
         ranks = st.lists(st.integers(0, world - 1), min_size=min(most, 1), max_size=most).map(tuple)
         return st.builds(Placement, st.just(table), st.just(strategy), ranks, st.sampled_from(["modulo", "range"]))
 
@@ -51,6 +53,7 @@ def test_uniform_spreads_rows_over_all_ranks_and_tables_in_turn(world):
     expected = {
         "replicated": [(), ()],
         "replicated_dense": [(), ()],
+        "allgather": [(), ()],
         "tablewise": [(0,), (1 % world,)],
         "columnwise": {1: [(0,), (0,)], 3: [(0, 1), (1, 2)]}[world],  # 4 and 8 columns in two blocks
     }
@@ -68,7 +71,7 @@ def item(**changes) -> tuple[Placement, ...]:
     [
         (
             item(strategy="columns"),
-            "table 'item': unknown strategy 'columns': choose one of replicated, replicated_dense, tablewise",
+            "table 'item': unknown strategy 'columns': choose one of replicated, replicated_dense, allgather",
         ),
         (item(split="hash"), "table 'item': unknown split 'hash': choose one of modulo, range"),
         (item(ranks=(4,)), r"table 'item': expected ranks 0 to 3, given \[4\]"),

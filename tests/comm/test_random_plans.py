@@ -25,7 +25,7 @@ def placement(table: TableSpec) -> st.SearchStrategy[Placement]:
 
         def shaped(shape: tuple[int, int]) -> st.SearchStrategy[Placement]:
             shards = shape[0] * shape[1]
-            hot = st.sets(st.integers(0, table.rows - 1), max_size=10 if strategy == "hot_cold" else 0)
+            hot = st.sets(st.integers(0, table.rows - 1), max_size=10 if strategy.startswith("hot_cold") else 0)
             return st.builds(
                 Placement,
                 st.just(table.name),

@@ -46,9 +46,15 @@ ARMS: tuple[tuple[str, Split], ...] = (
     ("unique_node", "modulo"),
     ("hot_cold", "modulo"),
     ("replicated_dense", "modulo"),
+    ("alltoall", "modulo"),
+    ("allgather", "modulo"),
+    ("hot_cold_node", "modulo"),
 )
 
-WHOLE_BAGS = ("unique", "unique_node", "hot_cold", "tablewise", "replicated", "replicated_dense")
+WHOLE_BAGS = (
+    *("unique", "unique_node", "hot_cold", "hot_cold_node", "alltoall"),
+    *("tablewise", "replicated", "replicated_dense", "allgather"),
+)
 """Strategies that pool a bag in one place and update a row in one place: the same bits as each other."""
 
 
