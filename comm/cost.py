@@ -22,8 +22,8 @@ class Collective:
     bytes: Tensor
     calls: int
 
-    def slowest(self, topology: Topology) -> tuple[Link, float]:
-        """The slowest of the links that it uses at the same time, and the bytes on it.
+    def slowest(self, topology: Topology) -> tuple[str, Link, float]:
+        """The slowest of the links that it uses at the same time: kind, link, and the bytes on it.
 
         It uses the links over which bytes go, or the widest one if none go anywhere. A ring goes through all its links
         in step, so its time between nodes has those inside in it.
@@ -33,8 +33,19 @@ class Collective:
         used = [kind for kind, load in bytes_.items() if load] or [widest]
         if self.name != "all_to_all" and "nic" in used:
             used = ["nic"]
-        links = [(topology.link(kind, self.name), bytes_[kind]) for kind in used]
-        return max(links, key=lambda link: link[0].seconds(link[1], self.calls))
+        links = [(kind, topology.link(kind, self.name), bytes_[kind]) for kind in used]
+        return max(links, key=lambda link: link[1].seconds(link[2], self.calls))
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What a network phase does on one kind of link: `latency` seconds that nobody shares, then `seconds` with the link
+    to itself, longer if others use it too.
+    """
+
+    kind: str
+    latency: float
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -63,19 +74,27 @@ class PhaseCost:
         return list(self.compute)
 
     def network_seconds(self, topology: Topology) -> float:
-        """Seconds from the last rank's arrival: of each collective on its slowest link.
+        """Seconds from the last rank's arrival, with every link to itself."""
+        return sum(transfer.latency + transfer.seconds for transfer in self.transfers(topology))
+
+    def transfers(self, topology: Topology) -> list[Transfer]:
+        """From the last rank's arrival, one after another: each collective on its slowest link.
 
         Collectives on one link are priced as one message of all their bytes: they come too close for a shaped link to
         give its burst to each.
         """
         if topology.world == 1:
-            return 0.0
-        used: dict[Link, tuple[float, int]] = {}
+            return []
+        used: dict[tuple[str, Link], tuple[float, int]] = {}
         for collective in self.collectives:
-            link, load = collective.slowest(topology)
-            bytes_, calls = used.get(link, (0.0, 0))
-            used[link] = (bytes_ + load, calls + collective.calls)
-        return sum(link.seconds(bytes_, calls) for link, (bytes_, calls) in used.items())
+            kind, link, load = collective.slowest(topology)
+            bytes_, calls = used.get((kind, link), (0.0, 0))
+            used[kind, link] = (bytes_ + load, calls + collective.calls)
+        found = []
+        for (kind, link), (bytes_, calls) in used.items():
+            latency = link.seconds(0, calls)
+            found.append(Transfer(kind, latency, link.seconds(bytes_, calls) - latency))
+        return found
 
 
 def costs(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from comm.cost import Collective, PhaseCost, Work, costs, loads
 from comm.schedule import Phase, Schedule
-from comm.simulate import simulate
+from comm.simulate import Span, Timeline, simulate
 from comm.topology import Link, Topology
 from kernels.cost import Cost, Device
 
@@ -134,6 +134,73 @@ def test_a_step_worked_out_by_hand_with_overlap():
     assert found.seconds == 16.0
     assert found.communication == {"send": 11.0}
     assert found.exposed == [13.0 - 8.0, 11.0 - 4.0]
+
+
+def sharing(*sizes, links=None, calls=1):
+    """Network phases in streams of their own, all ready at once, of `sizes` bytes between the nodes."""
+    phases, prices = [], {}
+    for i, (pair, n) in enumerate(sizes):
+        phases.append(Phase(f"s{i}", lambda *_: None, ("x",), (f"y{i}",), "network", stream=f"t{i}"))
+        prices[f"s{i}"] = all_to_all(4, [(*pair, n)], calls)
+    found = simulate(Schedule(tuple(phases), ("x",)), prices, topology(**(links or {})), overlap=True)
+    return [next(s.end for s in found.spans if s.phase == f"s{i}") for i in range(len(sizes))]
+
+
+FREE = {"nic": Link(0.0, 2.0, "made up"), "intra": Link(0.0, 10.0, "made up")}
+
+
+def test_streams_share_the_bandwidth_of_a_link_but_not_its_latency():
+    nic, intra = (0, 2), (0, 1)
+    assert sharing((nic, 20), links=FREE) == [10.0]
+    assert sharing((nic, 20), (nic, 20), links=FREE) == [20.0, 20.0]  # half the rate each
+    assert sharing((nic, 20), (nic, 60), links=FREE) == [20.0, 40.0]  # the longer one goes on alone
+    assert sharing((nic, 20), (intra, 60), links=FREE) == [10.0, 6.0]  # different links
+    assert sharing((nic, 20), (nic, 20)) == [4 + 20.0, 4 + 20.0]
+    assert sharing((nic, 6), (nic, 6), (nic, 6), links=FREE) == [9.0, 9.0, 9.0]
+
+
+def test_a_transfer_that_joins_later_slows_the_first_one_from_then_on():
+    phases = (
+        Phase("first", lambda *_: None, ("x",), ("a",), "network", stream="critical"),
+        Phase("think", lambda *_: None, ("x",), ("b",), "compute"),
+        Phase("second", lambda *_: None, ("b",), ("c",), "network", stream="ahead"),
+    )
+    prices = {
+        "first": all_to_all(4, [(0, 2, 20)]),  # 10 s alone
+        "second": all_to_all(4, [(0, 2, 4)]),  # 2 s alone
+        "think": PhaseCost(compute=[5.0, 6.0, 1.0, 1.0]),
+    }
+    found = simulate(Schedule(phases, ("x",)), prices, topology(**FREE), overlap=True)
+    ends = {span.phase: span.end for span in found.spans}
+    assert (ends["second"], ends["first"]) == (6 + 2 * 2, 12.0)  # together from 6 to 10
+    assert [s.waited for s in found.spans if s.phase == "second"] == [1.0, 0.0, 5.0, 5.0]
+    assert simulate(Schedule(phases, ("x",)), prices, topology(**FREE)).seconds == 10 + 6 + 2
+
+
+@given(st.lists(st.integers(1, 1000), min_size=1, max_size=5))
+def test_a_shared_link_is_busy_exactly_as_long_as_its_bytes_take(sizes):
+    ends = sharing(*(((0, 2), n) for n in sizes), links=FREE)
+    assert max(ends) == pytest.approx(sum(sizes) / 2, rel=1e-12)  # a few roundings a flow
+    assert all(end >= n / 2 * (1 - 1e-12) for end, n in zip(ends, sizes, strict=True))
+    order = sorted(range(len(sizes)), key=sizes.__getitem__)
+    assert [ends[i] for i in order] == sorted(ends)
+
+
+def test_exposed_counts_overlapping_network_once_and_no_help_from_other_streams():
+    def span(resource, start, end, stream):
+        return Span(f"{resource}{start}", resource, 0, start, end, stream=stream)
+
+    line = Timeline(
+        (
+            span("network", 0.0, 4.0, "network"),
+            span("network", 2.0, 6.0, "ahead"),
+            span("compute", 6.0, 9.0, "ahead"),
+            span("network", 7.0, 8.0, "network"),
+            span("compute", 1.0, 3.0, "compute"),
+        ),
+        torch.zeros(1, 1, dtype=torch.int64),
+    )
+    assert line.exposed == [6.0 - 2.0 + 1.0]
 
 
 def random_step(seed, world=4, rounds=5):
