@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
+from experiments import commands
 from experiments.config import Experiment, load, names
 from experiments.run import Interrupted, Job, report, run
 
@@ -141,16 +142,19 @@ def execute(jobs: list[Job], out: Path, figures: bool = False) -> None:
 
 
 def draw_figures(records: Path) -> bool:
-    """Draw every figure from `records`, in a process of its own like any reader of records; True if all went well."""
+    """Draw every figure and the page `report.html` from `records`, in a process of its own like any reader of records;
+    True if all went well.
+    """
     command = [sys.executable, "-m", "paper_figs", "--records", str(records), "--out", str(records / "figures")]
+    command += ["--page", str(records / "report.html")]
     return subprocess.run(command, check=False).returncode == 0
 
 
 def other_commands(wanted: str = "") -> dict[str, Any]:
     """`main` of the file `experiments/commands/<name>.py` by name: the one that is `wanted`, or all."""
-    found = [path.stem for path in sorted(Path(__file__).parent.glob("commands/[a-z]*.py"))]
-    names = [wanted] if wanted in found else found
-    return {name: import_module(f"experiments.commands.{name}").main for name in names}
+    found = [path.stem for path in sorted(Path(commands.__path__[0]).glob("[a-z]*.py"))]
+    chosen = [wanted] if wanted in found else found
+    return {name: import_module(f"{commands.__name__}.{name}").main for name in chosen}
 
 
 def main(arguments: list[str]) -> None:
@@ -159,10 +163,10 @@ def main(arguments: list[str]) -> None:
         if arguments[:1] == ["run"] and len(arguments) > 1 and not arguments[1].startswith("-"):
             run_one(load(arguments[1]), arguments[2:])
             return
-        commands = {"list": show_list, "run": usage, "reproduce": reproduce, "record": record, "calibrate": calibrate}
-        if not arguments or arguments[0] not in commands:  # these import much: only when asked for, or to be listed
-            commands |= other_commands(*arguments[:1])
-        tyro.extras.subcommand_cli_from_dict(commands, prog="python -m experiments", args=arguments)
+        known = {"list": show_list, "run": usage, "reproduce": reproduce, "record": record, "calibrate": calibrate}
+        if not arguments or arguments[0] not in known:  # these import much: only when asked for, or to be listed
+            known |= other_commands(*arguments[:1])
+        tyro.extras.subcommand_cli_from_dict(known, prog="python -m experiments", args=arguments)
     except ValueError as error:
         raise SystemExit(f"error: {error}") from None
 

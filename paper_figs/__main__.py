@@ -13,13 +13,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import tyro
 from rich.console import Console
 
 import paper_figs
 from experiments.names import find, require
 from experiments.record import last_runs, path_of, read
-from paper_figs import style
+from paper_figs import report, style
 from paper_figs.table import Claim, show
 
 RECORDS = Path("experiments/results")
@@ -31,30 +32,38 @@ def load(name: str) -> Any:
     return import_module(f"{paper_figs.__name__}.{name.replace('/', '.')}")
 
 
-def draw(name: str, records: Path, out: Path) -> tuple[list[Claim], Path]:
-    """Draw the figure `name` from the records below `records` to `out/<name>.svg`; returns its claims and that path."""
+def draw(name: str, records: Path, out: Path) -> tuple[list[Claim], Path, pd.DataFrame]:
+    """Draw the figure `name` from the records below `records` to `out/<name>.svg`; returns its claims, that path and
+    the records.
+    """
     module = load(name)
     frame = last_runs(read(source := path_of(records, module.SOURCE)))
     if frame.empty:
         raise ValueError(f"{source} holds no records: run python -m experiments run {module.SOURCE}")
     path = out / f"{name}.svg"
     style.render(lambda: module.draw(frame), path)
-    return module.claims(frame), path
+    return module.claims(frame), path, frame
 
 
-def draw_all(names: Iterable[str], records: Path, out: Path, console: Console) -> bool:
-    """Draw the figures and print their claims; one that fails costs the others nothing. True if none failed."""
-    rows, good = [], True
+def draw_all(names: Iterable[str], records: Path, out: Path, console: Console, page: Path | None = None) -> bool:
+    """Draw the figures and print their claims, also to `page` if given; one that fails costs the others nothing.
+
+    True if none failed.
+    """
+    rows, good, paths, frames = [], True, {}, {}
     for name in names:
         try:
-            claims, path = draw(name, records, out)
+            claims, paths[name], frames[name] = draw(name, records, out)
         except Exception:
             console.print(traceback.format_exc(), style="red", markup=False, highlight=False)
             good = False
         else:
-            rows += [(claim, path) for claim in claims]
-            console.print(f"{name} -> {path}", highlight=False, soft_wrap=True)
+            rows += [(claim, paths[name]) for claim in claims]
+            console.print(f"{name} -> {paths[name]}", highlight=False, soft_wrap=True)
     show(rows, console)
+    if page is not None:
+        report.write(page, report.page(rows, paths, frames))
+        console.print(f"claims and figures on one page -> {page}", highlight=False, soft_wrap=True)
     return good
 
 
@@ -85,7 +94,11 @@ def figures() -> list[str]:
 
 
 def run(
-    name: tyro.conf.Positional[tuple[str, ...]] = (), records: Path = RECORDS, out: Path = OUT, check: bool = False
+    name: tyro.conf.Positional[tuple[str, ...]] = (),
+    records: Path = RECORDS,
+    out: Path = OUT,
+    check: bool = False,
+    page: Path | None = None,
 ) -> None:
     """Draw figures from records and print the claim table.
 
@@ -93,6 +106,7 @@ def run(
         name: figures to draw; by default every figure whose experiment has records.
         records: the folder of the records.
         out: the folder of the figures.
+        page: also write claims, figures and environments as one HTML file.
         check: draw nothing; fail unless each figure is exactly what its records draw and every record is readable.
     """
     console = Console(width=None if sys.stdout.isatty() else 140)
@@ -111,7 +125,7 @@ def run(
             console.print(
                 f"{unmeasured}: not drawn, {records} has no records of {load(unmeasured).SOURCE}", style="yellow"
             )
-    if not draw_all(names, records, out, console):
+    if not draw_all(names, records, out, console, page):
         raise SystemExit(1)
 
 

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from html.parser import HTMLParser
 
 import pytest
 from rich.console import Console
@@ -54,7 +55,7 @@ def measure(records, slope=1.0):
 
 def test_a_figure_is_byte_for_byte_a_function_of_its_records(toy, tmp_path):
     measure(toy)
-    (claim,), path = draw("toy/one", toy, tmp_path / "a")
+    (claim,), path, _ = draw("toy/one", toy, tmp_path / "a")
     assert path == tmp_path / "a" / "toy" / "one.svg"
     assert claim.got == "2.0 ms"
     assert draw("toy/one", toy, tmp_path / "b")[1].read_bytes() == path.read_bytes()
@@ -130,3 +131,36 @@ def test_an_unknown_figure_names_the_choices():
 def test_the_committed_figures_are_what_the_committed_records_draw():
     done = subprocess.run([sys.executable, "-m", "paper_figs", "--check"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Page(HTMLParser):
+    """Collects the text of a page, and whatever a browser would fetch for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.text, self.fetched, self.anchors, self.links = "", [], set(), set()
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.fetched += [
+            v for k, v in attrs if k in ("src", "srcset") and not v.startswith("data:image/svg+xml;base64,")
+        ]
+        self.fetched += [given["href"]] if tag == "link" else []
+        self.anchors.add(given.get("id"))
+        self.links.add(given.get("href"))
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_the_page_shows_everything_and_fetches_nothing(toy, tmp_path):
+    measure(toy)
+    out = tmp_path / "report.html"
+    assert draw_all(["toy/one"], toy, tmp_path / "out", Console(), out)
+    page = Page()
+    page.feed(out.read_text(encoding="utf-8"))
+    assert not page.fetched
+    assert page.links - {None} == {"#toy/one"} <= page.anchors | {"#toy/one"}
+    assert "toy/one" in page.anchors
+    for word in ("it grows", "Fig. 3", "2.0 ms", "15 records of toy/one", "cores", *KINDS):
+        assert word in page.text
