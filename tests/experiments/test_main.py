@@ -7,6 +7,8 @@ from experiments import __main__ as command
 from experiments.config import grid, load, names
 from experiments.record import read
 
+command.other_commands()  # imported now, for the toys take the place of every other module of experiments
+
 
 @pytest.fixture
 def runs(tmp_path):
