@@ -8,6 +8,7 @@ ones itself (evaluation).
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import get_args
 
 import torch
 from einops import rearrange
@@ -22,7 +23,7 @@ from kernels import Bags, Optimizer, check_ids
 from kernels.bags import OnBadId
 
 from .executor import Executor
-from .initialise import init_rows
+from .initialise import Init, init_rows, zero_rows
 from .stores import DeviceStore
 
 
@@ -46,7 +47,8 @@ class Team:
 class ShardedEmbedding(nn.Module):
     """The embedding tables of a model, spread over `group` as `plan` says.
 
-    Rows begin as `init_rows` by (seed, table, row, column): the same weights under every plan. `forward(bags)` takes
+    Rows begin as `init_rows` by (seed, table, row, column), or with `init="zeros"` as zeros, whose memory is taken when
+    a row is first touched: the same weights under every plan. `forward(bags)` takes
     table-major bags of the whole model (local batch) to pooled [batch, sum of dims], tables in order. Gradients enter
     by `backward_phases`. An id out of its table's range is a ValueError that names table, position, id and bound
     (a kernel would read and write past the table); with `on_bad_id="drop"` it leaves its bag, and `dropped` counts it.
@@ -60,8 +62,12 @@ class ShardedEmbedding(nn.Module):
         seed: int = 0,
         backend: str | None = None,
         on_bad_id: OnBadId = "raise",
+        init: Init = "uniform",
     ) -> None:
         super().__init__()
+        if init not in get_args(Init):
+            raise ValueError(f"init: expected one of {', '.join(get_args(Init))}, given {init!r}")
+        self.init: Init = init
         if plan.world != group.size:
             raise ValueError(f"plan: expected one for {group.size} ranks, given one for {plan.world}")
         self.plan, self.group, self.tables = plan, group, plan.tables
@@ -86,13 +92,19 @@ class ShardedEmbedding(nn.Module):
         placements = tuple(self.plan.placements[i].block(column) for i, column in blocks)
         tables = tuple(replace(self.tables[i], dim=self._width(i)) for i, _ in blocks)
         shards = Shards(tables, placements, self.group.size)
-        parts = []
-        for n, ids in held(shards, self.group.rank):
-            table, first = tables[n], blocks[n][1] * tables[n].dim
-            parts.append(init_rows(table.name, ids, table.dim, seed, table.dtype, table.rows**-0.5, first))
-        values = torch.cat(parts) if parts else torch.empty(0, tables[0].dim, dtype=tables[0].dtype)
+        if self.init == "zeros":
+            values = zero_rows(_rows_held(shards, self.group.rank), tables[0].dim, tables[0].dtype)
+        else:
+            values = self._uniform(shards, blocks, seed)
         store = DeviceStore(values, self.optimizer)
         return Team(blocks, build(placements[0].strategy, label, shards, self.group, store, backend))
+
+    def _uniform(self, shards: Shards, blocks: tuple[tuple[int, int], ...], seed: int) -> Tensor:
+        parts = []
+        for n, ids in held(shards, self.group.rank):
+            table, first = shards.tables[n], blocks[n][1] * shards.tables[n].dim
+            parts.append(init_rows(table.name, ids, table.dim, seed, table.dtype, table.rows**-0.5, first))
+        return torch.cat(parts) if parts else torch.empty(0, shards.tables[0].dim, dtype=shards.tables[0].dtype)
 
     def _width(self, number: int) -> int:
         return self.tables[number].dim // self.plan.placements[number].columns
@@ -199,6 +211,13 @@ def _select(bags: Bags, numbers: Sequence[int], tables: int) -> Bags:
 
 def _is_replicated(placements: Sequence[Placement]) -> bool:
     return not placements[0].ranks
+
+
+def _rows_held(shards: Shards, rank: int) -> int:
+    """Rows of `rank`'s array, as many as `held` lists."""
+    if _is_replicated(shards.placements):
+        return sum(table.rows for table in shards.tables)
+    return shards.rows_of_rank[rank] + len(shards.hot_keys)
 
 
 def held(shards: Shards, rank: int) -> list[tuple[int, Tensor]]:

@@ -7,6 +7,7 @@ and a row can be made again when it is first touched. A counter-based generator 
 
 import hashlib
 import math
+from typing import Literal
 
 import numba
 import numpy as np
@@ -16,6 +17,8 @@ from torch import Tensor, nn
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 / golden ratio, odd: splitmix64's step
 MULTIPLIER_1 = np.uint64(0xBF58476D1CE4E5B9)
 MULTIPLIER_2 = np.uint64(0x94D049BB133111EB)
+Init = Literal["uniform", "zeros"]
+"""How rows begin."""
 
 
 def row_scale(rows: int) -> float:
@@ -58,6 +61,16 @@ def init_rows(
     step = np.float32(scale) * np.float32(2.0**-24)
     _fill(out.numpy(), host.numpy(), np.uint64(stream_key(seed, table)), np.uint64(first_column), step)
     return out.to(rows.device)
+
+
+def zero_rows(rows: int, dim: int, dtype: torch.dtype) -> Tensor:
+    """Zeros [rows, dim] on the CPU whose pages are taken when first touched, as the operating system hands them out.
+
+    For tables larger than memory of which a run touches few rows. `torch.zeros` writes every page.
+    """
+    if dtype not in (torch.float32, torch.float64):
+        raise ValueError(f"dtype: expected torch.float32 or torch.float64, given {dtype}")
+    return torch.from_numpy(np.zeros((rows, dim), np.float32 if dtype == torch.float32 else np.float64))
 
 
 def init_dense(module: nn.Module, seed: int, name: str) -> None:

@@ -55,6 +55,27 @@ def embedding_of(group: SimGroup, work: Work, **options) -> ShardedEmbedding:
     return ShardedEmbedding(work.plan(group.size), group, Optimizer(work.optimizer), backend="cpu", **options)
 
 
+@pytest.mark.parametrize("strategy", ["unique", "replicated", "hot_cold"])
+def test_zero_rows_are_as_many_and_take_no_memory_until_touched(strategy):
+    import resource
+
+    def taken():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+    plan = Plan.uniform([TableSpec("t", 4_000, 8), TableSpec("u", 6_001, 8)], strategy, 2)
+    for embedding in simulate(2, lambda group: ShardedEmbedding(plan, group, backend="cpu", init="zeros")):
+        (team,) = embedding.teams
+        drawn = ShardedEmbedding(plan, embedding.group, backend="cpu").teams[0].strategy.store.values
+        assert team.strategy.store.values.shape == drawn.shape
+        assert not team.strategy.store.values.any()
+    before, huge = taken(), Plan.uniform([TableSpec("t", 16_000_000, 64)], "unique", 1)
+    simulate(1, lambda group: ShardedEmbedding(huge, group, Optimizer("rowwise_adagrad"), backend="cpu", init="zeros"))
+    # the row-wise state is 64 MB; the rows would be 4 GB
+    assert taken() - before < 16_000_000 * 4 * 3
+    with pytest.raises(RuntimeError, match=r"init: expected one of uniform, zeros, given 'ones'"):
+        simulate(1, lambda group: ShardedEmbedding(huge, group, init="ones"))
+
+
 @pytest.mark.parametrize("world", [1, 4])
 @pytest.mark.parametrize(("strategy", "split"), ARMS)
 def test_initial_weights_are_the_same_under_every_plan(strategy, split, world):
