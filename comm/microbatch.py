@@ -88,7 +88,7 @@ class MicroBatch:
 
     def prologue(self) -> tuple[Phase, ...]:
         """From `bags` to the owners' `rows`: keys travel once for all parts."""
-        return *self.key_phases(), self.gather_phase()
+        return *self.key_phases(), self.gather_phase(), self.room_phase()
 
     def key_phases(self) -> tuple[Phase, ...]:
         """From `bags` to both sides' knowledge of what is wanted."""
@@ -98,27 +98,28 @@ class MicroBatch:
         )
 
     def gather_phase(self) -> Phase:
-        """Rows that travel with any part of the batch."""
-        gives = ("rows", "lease", "buffer", "sums")
-        return self.phase("gather", self.gather, ("wanted", "asking", "step"), gives, "compute")
+        """Rows that others asked for."""
+        return self.phase("gather", self.gather, ("wanted", "step"), ("rows", "lease", "slots"), "compute")
+
+    def room_phase(self) -> Phase:
+        """Room for what this rank gets, hot rows in it already, and for its sums."""
+        return self.phase("room", self.room, ("asking",), ("buffer", "sums"), "compute")
 
     def send_phase(self, part: int) -> Phase:
         """Rows that `part` is the first to read."""
 
         def send(rows: Tensor, wanted: Wanted, asking: Asking) -> Tensor:
-            return self.send(rows[wanted.first[wanted.first >= 0] == part], wanted, asking, part, "send")
+            chosen = rows if self.parts == 1 else rows[wanted.first[wanted.first >= 0] == part]
+            return self.send(chosen, wanted, asking, part, "send")
 
         return self.phase(f"send.{part}", send, ("rows", "wanted", "asking"), (f"returned.{part}",), "network")
 
     def combine_phase(self, part: int) -> Phase:
-        """Put what came, and before the first part the hot rows, into the buffer of rows; pool the part's bags."""
+        """Put what came into the buffer of rows and pool the part's bags."""
         before = "buffer" if part == 0 else f"buffer.{part - 1}"
 
         def combine(buffer: Tensor, returned: Tensor, asking: Asking) -> tuple[Tensor, Tensor]:
-            cold = buffer[: len(asking.rows)]
-            cold[asking.first == part] = returned
-            if part == 0 and self.hot:
-                buffer[len(cold) :] = self.store.values[self.hot.first_copy + asking.copies]
+            buffer[: len(asking.rows)][asking.first == part] = returned
             here = asking.parts[part]
             return buffer, pooled_lookup(buffer, here.slots, here.offsets, here.weights, "sum", backend=self.backend)
 
@@ -161,7 +162,7 @@ class MicroBatch:
     def owner_phase(self) -> Phase:
         """The owner's sum of what came with the parts of the batch."""
         grads = tuple(f"grads.{part}" for part in range(self.parts))
-        return self.phase("owner_reduce", self.owner_reduce, ("wanted", "lease", *grads), ("row_grads",), "compute")
+        return self.phase("owner_reduce", self.owner_reduce, ("wanted", "slots", *grads), ("row_grads",), "compute")
 
     def hot_phases(self) -> tuple[Phase, ...]:
         """The sum of hot gradients over ranks and the update of the copies; none without a hot tier."""
@@ -215,12 +216,18 @@ class MicroBatch:
             last = group.all_to_all(asking.last.to(torch.uint8), send, receive, label).long()
         return Wanted(rows, source, first, last, receive)
 
-    def gather(self, wanted: Wanted, asking: Asking, step: int) -> tuple[Tensor, Lease, Tensor, Tensor]:
-        """The rows that others asked for; and room for what this rank gets and for its sums."""
-        lease = self.store.prepare(wanted.rows[wanted.first >= 0], step)
-        rows = self.store.values[lease.slots]
-        shape = (len(asking.rows) + len(asking.copies), rows.shape[1])
-        return rows, lease, rows.new_zeros(shape), rows.new_zeros(shape)
+    def gather(self, wanted: Wanted, step: int) -> tuple[Tensor, Lease, Tensor]:
+        """The rows that others asked for, and their slots in the store."""
+        lease = self.store.prepare(wanted.rows, step)
+        return self.store.values[lease.slots], lease, lease.slots
+
+    def room(self, asking: Asking) -> tuple[Tensor, Tensor]:
+        """A line for every distinct row of this rank, and for every one's gradient."""
+        cold, hot = len(asking.rows), len(asking.copies)
+        buffer, sums = (self.store.values.new_zeros(cold + hot, self.store.values.shape[1]) for _ in range(2))
+        if self.hot:
+            buffer[cold:] = self.store.values[self.hot.first_copy + asking.copies]
+        return buffer, sums
 
     def send(self, rows: Tensor, wanted: Wanted, asking: Asking, part: int, name: str) -> Tensor:
         """The owner's `rows` of one part of the exchange to who asked for them."""
@@ -234,9 +241,9 @@ class MicroBatch:
         receive = torch.bincount(wanted.source[wanted.last == part], minlength=self.group.size).tolist()
         return send_values(self.group, grads, send, receive, f"{self.label}.{name}", self.wire)
 
-    def owner_reduce(self, wanted: Wanted, lease: Lease, *grads: Tensor) -> RowGrads:
+    def owner_reduce(self, wanted: Wanted, slots: Tensor, *grads: Tensor) -> RowGrads:
         """Every source's gradients in the order of its keys, then summed over ranks in canonical order."""
-        return self.row_sums(wanted, lease.slots, dict(enumerate(grads)))
+        return self.row_sums(wanted, slots, dict(enumerate(grads)))
 
     def row_sums(self, wanted: Wanted, slots: Tensor, grads: dict[int, Tensor]) -> RowGrads:
         """Of the rows whose gradients came with the parts of `grads`: all sources' gradients in the order of their

@@ -44,12 +44,13 @@ class MicroStep(TrainingStep):
             else:
                 phases += [exchange.grad_phase(part) for exchange in exchanges]
         phases += [phase for exchange in exchanges for phase in exchange.epilogue()]
-        shares = tuple(f"{name}.{part}" for part in range(k) for name in ("local_loss", "dense_grad"))
-        phases += [
-            Phase("dense_sum", self._add_parts, shares, ("local_loss", "dense_grad"), "compute"),
-            *self.dense_phases(),
-        ]
+        phases += [self.sum_phase(), *self.dense_phases()]
         return Schedule(tuple(phases), self.inputs)
+
+    def sum_phase(self) -> Phase:
+        """Loss and dense gradients of the parts, added in order."""
+        shares = tuple(f"{name}.{part}" for part in range(self.parts) for name in ("local_loss", "dense_grad"))
+        return Phase("dense_sum", self._add_parts, shares, ("local_loss", "dense_grad"), "compute")
 
     def _bags_of(self, bags: Bags, part: int) -> Bags:
         """The part's bags of all tables, for their lengths alone."""
