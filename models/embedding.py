@@ -18,13 +18,16 @@ from comm.group import Group
 from comm.plan import Placement, Plan
 from comm.schedule import Frame, Phase, Schedule
 from comm.shards import Shards
+from comm.store import Store
 from comm.strategy import INPUTS, Strategy, build
 from kernels import Bags, Optimizer, check_ids
 from kernels.bags import OnBadId
 
 from .executor import Executor
+from .initial_rows import InitialRows
 from .initialise import Init, init_rows, zero_rows
-from .stores import DeviceStore
+from .stores import StoreFactory, device_store
+from .tier import StoreSpec
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class ShardedEmbedding(nn.Module):
     table-major bags of the whole model (local batch) to pooled [batch, sum of dims], tables in order. Gradients enter
     by `backward_phases`. An id out of its table's range is a ValueError that names table, position, id and bound
     (a kernel would read and write past the table); with `on_bad_id="drop"` it leaves its bag, and `dropped` counts it.
+    `store` makes the memory of each team of tables, by default all of it on the device.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class ShardedEmbedding(nn.Module):
         backend: str | None = None,
         on_bad_id: OnBadId = "raise",
         init: Init = "uniform",
+        store: StoreFactory = device_store,
     ) -> None:
         super().__init__()
         if init not in get_args(Init):
@@ -86,18 +91,32 @@ class ShardedEmbedding(nn.Module):
                 f"table {narrow[0]!r}: expected dtype float32 or float64 in a sharded embedding, whose sums do not "
                 "depend on the rank; kernels.sparse_update trains narrower tables"
             )
-        self.teams = tuple(self._team(name, blocks, seed, backend) for name, blocks in _teams(plan).items())
+        self.teams = tuple(self._team(name, blocks, seed, backend, store) for name, blocks in _teams(plan).items())
 
-    def _team(self, label: str, blocks: tuple[tuple[int, int], ...], seed: int, backend: str | None) -> Team:
+    def _team(
+        self, label: str, blocks: tuple[tuple[int, int], ...], seed: int, backend: str | None, make_store: StoreFactory
+    ) -> Team:
         placements = tuple(self.plan.placements[i].block(column) for i, column in blocks)
         tables = tuple(replace(self.tables[i], dim=self._width(i)) for i, _ in blocks)
         shards = Shards(tables, placements, self.group.size)
-        if self.init == "zeros":
-            values = zero_rows(_rows_held(shards, self.group.rank), tables[0].dim, tables[0].dtype)
-        else:
-            values = self._uniform(shards, blocks, seed)
-        store = DeviceStore(values, self.optimizer)
+        store = make_store(self._spec(label, shards, blocks, seed))
+        _refuse_moving_rows(store, shards, self.optimizer, label)
         return Team(blocks, build(placements[0].strategy, label, shards, self.group, store, backend))
+
+    def _spec(self, label: str, shards: Shards, blocks: tuple[tuple[int, int], ...], seed: int) -> StoreSpec:
+        rows, table = _rows_held(shards, self.group.rank), shards.tables[0]
+        if self.init == "zeros":
+            return StoreSpec(
+                label, rows, table.dim, table.dtype, self.optimizer,
+                initial=lambda some: torch.zeros(len(some), table.dim, dtype=table.dtype),
+                whole=lambda: zero_rows(rows, table.dim, table.dtype),
+            )  # fmt: skip
+        first_columns = [column * table.dim for _, column in blocks]
+        return StoreSpec(
+            label, rows, table.dim, table.dtype, self.optimizer,
+            initial=InitialRows(shards, self.group.rank, first_columns, seed),
+            whole=lambda: self._uniform(shards, blocks, seed),
+        )  # fmt: skip
 
     def _uniform(self, shards: Shards, blocks: tuple[tuple[int, int], ...], seed: int) -> Tensor:
         parts = []
@@ -209,6 +228,19 @@ def _select(bags: Bags, numbers: Sequence[int], tables: int) -> Bags:
     return Bags(torch.cat([bags.ids[a:b] for a, b in spans]), offsets, weights)
 
 
+def _refuse_moving_rows(store: Store, shards: Shards, optimizer: Optimizer, label: str) -> None:
+    """Raise ValueError if the strategy finds rows by their number, and the store keeps them elsewhere."""
+    if store.slots_are_rows:
+        return
+    if any(placement.hot for placement in shards.placements):
+        raise ValueError(f"{label!r}: expected a store whose slots are its rows (hot copies are read by number)")
+    if shards.siblings and optimizer.name.startswith("rowwise"):
+        raise ValueError(
+            f"{label!r}: expected whole rows, or an optimizer without row-wise state: holders of one row's "
+            "columns find each other's square sums by row number, which a cached row is not kept by"
+        )
+
+
 def _is_replicated(placements: Sequence[Placement]) -> bool:
     return not placements[0].ranks
 
@@ -231,7 +263,10 @@ def held(shards: Shards, rank: int) -> list[tuple[int, Tensor]]:
 def _gather(team: Team, group: Group) -> list[tuple[Tensor, ...]]:
     """The team's blocks, all rows and their states, from every rank's array."""
     shards, store = team.strategy.shards, team.strategy.store
-    arrays = [store.values, *store.states]
+    if store.slots_are_rows:
+        arrays = [store.values, *store.states]
+    else:
+        arrays = list(store.read(torch.arange(_rows_held(shards, group.rank))))
     if _is_replicated(shards.placements):
         everything, runs = arrays, held(shards, group.rank)
     else:

@@ -1,0 +1,339 @@
+"""A device cache in front of a slower tier: what a batch needs is brought to lines, changed there, and written back
+when its line goes to another row.
+
+One array holds the lines of a set-associative cache and, behind them, overflow lines for rows that found their set full
+of rows in use. Kernels get slots of that array, so a cached run and an uncached one are the same arithmetic. A row's
+optimizer states travel with it. At any time exactly one copy of a row counts: its line if it has one, else the tier's;
+a row that was never written is a function of its number.
+
+What keeps it exact, by the numbers of the published design (FBGEMM, TorchRec):
+
+- I1: a line that a batch in flight uses is locked, from `prefetch` to `release`, and a locked line is never the victim.
+- I2, I4: `prefetch` may move a row out of an overflow line that the batch before still uses. So with `exclusive` the
+  sparse backward begins after the next batch's prefetch has ended, and `settle` looks its rows up once more. Without
+  `exclusive` such rows stay where they are, and neither is needed.
+- I5: a batch is brought in once. I6: every lease is released, in evaluation too.
+- I7: a victim is written back before its line is filled; slots are handed out when the rows are there.
+- I9: whatever reads the tier flushes first.
+
+Source: M. Park et al., "Toward 100TB Recommendation Models with Embedding Offloading", RecSys '24; the invariants from
+the code of FBGEMM. Overflow lines, dirty bits and states in the lines are this project's.
+"""
+
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from comm.store import Lease
+from kernels import cache_admit, cache_lock, cache_probe, cache_unlock, new_cache, unique_ids
+
+from .cache_counters import CacheCounters
+from .cache_policy import KNOWN, POLICIES, Policy, is_in, stamps_of
+from .cache_size import check_cache
+from .link import Link
+from .overflow import VACATED, Overflow
+from .tier import Tier, fetch
+
+WAYS = 32
+"""Lines of a set: with fewer, more rows find their set full."""
+
+
+@dataclass(frozen=True)
+class Held(Lease):
+    """A lease on `rows` [U], distinct and ascending: their places `at` [U]. Of `asked` [n], row i is rows[inverse[i]];
+    no inverse: they are the same. `left` are overflow lines that its rows were moved from.
+    """
+
+    asked: Tensor
+    rows: Tensor
+    inverse: Tensor | None
+    at: Tensor
+    left: Tensor
+    settled: bool = False
+
+
+@dataclass(frozen=True)
+class Moves:
+    """What a batch needs moved, in this order: rows out to the tier, rows from line to line, rows in from the tier."""
+
+    out_rows: Tensor
+    out_slots: Tensor
+    from_slots: Tensor
+    to_slots: Tensor
+    in_rows: Tensor
+    in_slots: Tensor
+
+
+class CachedStore:
+    """See the module's docstring. `tier` holds every row; `lines` [rounded up to whole sets of `ways`] cache some.
+
+    `batch_rows`: the most distinct rows that one batch has on this rank; there are twice as many overflow lines, so
+    that two batches in flight always find room. `policy`: `lru`, `lfu`, `static` (only the rows of `hot` get lines) or
+    `lookahead` (see `stamps_of`). `exclusive`: see I2 above. `keyed`: a row that was never written is made on the
+    device and does not cross the `link`. Without a link nothing is paced.
+
+    `prefetch` and `prepare` may run in one thread while `release` and kernels run in another.
+    """
+
+    slots_are_rows = False
+
+    def __init__(
+        self,
+        tier: Tier,
+        lines: int,
+        batch_rows: int,
+        ways: int = WAYS,
+        policy: Policy = "lru",
+        link: Link | None = None,
+        exclusive: bool = True,
+        keyed: bool = False,
+        hot: Tensor | None = None,
+        backend: str | None = None,
+    ) -> None:
+        if policy not in POLICIES:
+            raise ValueError(f"unknown policy {policy!r}: choose one of {', '.join(POLICIES)}")
+        if (policy == "static") != (hot is not None):
+            raise ValueError("hot: expected the rows to keep with policy 'static', and with no other")
+        sets = -(-lines // ways)
+        check_cache(tier, sets, ways, batch_rows, link)
+        self.tier, self.link, self.policy, self.backend = tier, link, policy, backend
+        self.exclusive, self.keyed = exclusive, keyed
+        self.lines, self.batch_rows, self.optimizer = sets * ways, batch_rows, tier.spec.optimizer
+        self.hot = hot if hot is None else hot.long().unique()
+        self.tags, self.stamps, _ = new_cache(sets, ways)
+        self.overflow = Overflow(self.lines, 2 * batch_rows, tier.spec.label)
+        total = self.lines + 2 * batch_rows
+        self.values = torch.empty(total, tier.spec.dim, dtype=tier.spec.dtype)
+        self.states = tier.spec.states_of(self.values)
+        self.locks = torch.zeros(1, total, dtype=torch.int32)
+        self.dirty = torch.zeros(total, dtype=torch.bool)
+        self.counters = CacheCounters()
+        self._tick = 0
+        self._pending: dict[int, Held] = {}  # prefetched, not yet prepared; by the identity of the tensor of rows
+        self._known: dict[int, tuple[Tensor, Tensor, Tensor | None]] = {}  # likewise: distinct rows of coming batches
+        self._moving = threading.Lock()  # one batch is brought in at a time
+        self._places = threading.Lock()  # held while places or locks change, never while rows move
+
+    # -- the Store protocol --------------------------------------------------------------------------------------------
+
+    def prefetch(self, rows: Tensor, coming: Sequence[Tensor] = ()) -> None:
+        """Bring `rows` in and lock them for the `prepare` of the same tensor. `coming`: rows of the batches after."""
+        if id(rows) in self._pending:
+            raise ValueError(f"{self.tier.spec.label!r}: expected each batch prefetched once, given one again")
+        self._pending[id(rows)] = self._bring(rows, coming, move_locked=self.exclusive)
+
+    def prepare(self, rows: Tensor, step: int) -> Lease:
+        """The slots of `rows`; brings them in first, unless `prefetch` had this very tensor."""
+        held = self._pending.pop(id(rows), None)
+        if held is None:
+            begin = time.perf_counter_ns()
+            held = self._bring(rows, (), move_locked=False)
+            self.counters.stall_ns += time.perf_counter_ns() - begin
+        return held
+
+    def settle(self, lease: Lease) -> Lease:
+        """The lease with its rows' places as they are now: before the sparse backward, after the next batch's
+        `prefetch` (I4)."""
+        assert isinstance(lease, Held)
+        if not self.exclusive or lease.settled:
+            return lease
+        with self._places:
+            at = self._look_up(lease.rows)
+            left = lease.at[at != lease.at]
+        return replace(lease, slots=_spread(at, lease.inverse), at=at, left=left, settled=True)
+
+    def release(self, lease: Lease, dirty: bool) -> None:
+        """Unlock the lines; `dirty`: their rows differ from the tier's now."""
+        assert isinstance(lease, Held)
+        with self._places:
+            if dirty:
+                self.dirty[lease.at] = True
+            self._unlock(lease.at)
+            self._unlock(lease.left)
+            self.counters.leases -= 1
+
+    def flush(self) -> None:
+        """Write every changed row back to the tier (I9)."""
+        with self._moving:
+            with self._places:
+                slots = torch.nonzero(self.dirty).flatten()
+                rows = self._rows_in(slots)
+                self.dirty[slots] = False
+            self._write_back(rows, slots)
+            self.tier.sync()
+
+    def read(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Values and states of `rows` [n], copied from the tier after a flush."""
+        self.flush()
+        values = torch.empty(len(rows), self.tier.spec.dim, dtype=self.tier.spec.dtype)
+        found = (values, *self.tier.spec.states_of(values))
+        fetch(self.tier, rows, found, torch.arange(len(rows)))
+        return found
+
+    def write(self, rows: Tensor, arrays: Sequence[Tensor]) -> None:
+        """Set values and states of `rows` [n], distinct, in the tier; every line is emptied first."""
+        self.flush()
+        if self.counters.leases:
+            raise RuntimeError(f"{self.tier.spec.label!r}: expected no lease out while rows are set from outside")
+        self.tags.fill_(-1)
+        slots, _ = self.overflow.lines()
+        self.overflow.free(slots)
+        self.tier.write(rows, arrays, torch.arange(len(rows)))
+
+    def stats(self) -> dict[str, int]:
+        """See `CacheCounters`."""
+        return self.counters.as_dict()
+
+    # -- bringing a batch in -------------------------------------------------------------------------------------------
+
+    def _bring(self, asked: Tensor, coming: Sequence[Tensor], move_locked: bool) -> Held:
+        with self._moving:
+            rows, inverse = self._distinct(asked)
+            window = [self._distinct(later, keep=True)[0] for later in coming]
+            self._known.pop(id(asked), None)
+            with self._places:
+                at, moves = self._place(rows, window, move_locked)
+                self.counters.leases += 1
+            self._move(moves)
+            return Held(_spread(at, inverse), asked, rows, inverse, at, at[:0])
+
+    def _distinct(self, rows: Tensor, keep: bool = False) -> tuple[Tensor, Tensor | None]:
+        """Distinct rows, ascending, and where each of `rows` is among them (None: they are the same)."""
+        known = self._known.get(id(rows))
+        if known is None:
+            if bool((rows[1:] > rows[:-1]).all()):
+                known = rows, rows, None
+            else:
+                index = unique_ids(rows, self.backend)
+                known = rows, index.rows, index.inverse
+            if keep:
+                self._known[id(rows)] = known
+        return known[1:]
+
+    def _place(self, rows: Tensor, window: Sequence[Tensor], move_locked: bool) -> tuple[Tensor, Moves]:
+        """Give every row a place and lock it there (I1); says what has to move for that. Nothing has moved yet."""
+        self._tick += 1
+        count, stamps = self.counters, self._stamps(rows, window)
+        kept_stamps = "lfu" if self.policy == "lfu" else "lru"
+        at = cache_probe(rows, self.tags, self.stamps, kept_stamps, stamps, self.backend)
+        self._lock(at)
+        missed = torch.nonzero(at < 0).flatten()
+        over = self.overflow.find(rows[missed])
+        stays = over >= 0
+        if move_locked:
+            stays = torch.zeros_like(stays)
+        elif len(missed):
+            stays &= self.locks[0, over.clamp(min=0)] > 0
+        if self.hot is not None:
+            stays |= ~is_in(rows[missed], self.hot)
+        wants = missed[~stays]
+        line_stamps = stamps if len(stamps) == 1 else stamps[wants]
+        new = cache_admit(rows[wants], self.tags, self.stamps, self._line_locks, kept_stamps, line_stamps, self.backend)
+        self._lock(new.slots)
+        at[wants] = new.slots
+
+        victims = new.slots[(new.evicted >= 0)]
+        evicted = new.evicted[(new.evicted >= 0)]
+        changed = self.dirty[victims]
+        out_rows, out_slots = [evicted[changed]], [victims[changed]]
+        self.dirty[new.slots[new.slots >= 0]] = False
+
+        promoted = (over >= 0) & (at[missed] >= 0)
+        from_slots, to_slots = over[promoted], at[missed[promoted]]
+        self.dirty[to_slots], self.dirty[from_slots] = self.dirty[from_slots], False
+        self.locks[0, to_slots] += self.locks[0, from_slots]  # whoever holds the old place holds the new one too
+        self.overflow.vacate(from_slots)
+        remains = missed[(over >= 0) & (at[missed] < 0)]
+        at[remains] = over[(over >= 0) & (at[missed] < 0)]
+        self._lock(at[remains])
+
+        if self.overflow.used:  # what no batch uses any more leaves its overflow line
+            slots, held = self.overflow.lines()
+            idle = self.locks[0, slots] == 0
+            changed = idle & self.dirty[slots] & (held != VACATED)
+            out_rows.append(held[changed])
+            out_slots.append(slots[changed])
+            self.dirty[slots[idle]] = False
+            self.overflow.free(slots[idle])
+        homeless = missed[at[missed] < 0]
+        at[homeless] = self.overflow.put(rows[homeless])
+        self._lock(at[homeless])
+        loads = missed[over < 0]
+        count.batches += 1
+        count.rows += len(rows)
+        count.hits += len(rows) - len(missed)
+        count.overflow_hits += int((over >= 0).sum())
+        count.conflicts += len(homeless) + len(remains)
+        count.evictions += len(evicted)
+        moves = Moves(torch.cat(out_rows), torch.cat(out_slots), from_slots, to_slots, rows[loads], at[loads])
+        return at, moves
+
+    def _stamps(self, rows: Tensor, window: Sequence[Tensor]) -> Tensor:
+        """The stamps of `rows`; rows of the window's last batch, known from now on, are stamped here."""
+        if self.policy != "lookahead":
+            return torch.full((1,), self._tick)
+        if window:
+            at = cache_probe(window[-1], self.tags, self.stamps, "peek", backend=self.backend)
+            at, stamps = at[at >= 0], self.stamps.view(-1)
+            stamps[at] = stamps[at].clamp(min=KNOWN - (self._tick + len(window)))
+        return stamps_of(rows, self._tick, window)
+
+    def _move(self, moves: Moves) -> None:
+        """Rows out, from line to line, and in: a victim leaves before its line is filled (I7)."""
+        fresh = int((~self.tier.written[moves.in_rows]).sum())
+        loaded = len(moves.in_rows) - (fresh if self.keyed else 0)
+        self.counters.first_touches += fresh
+        self.counters.bytes_in += loaded * self.tier.row_bytes
+        with self._transfer(loaded, len(moves.out_rows)):
+            self._write_out(moves.out_rows, moves.out_slots)
+            for array in (self.values, *self.states):
+                array[moves.to_slots] = array[moves.from_slots]
+            fetch(self.tier, moves.in_rows, (self.values, *self.states), moves.in_slots)
+
+    def _write_back(self, rows: Tensor, slots: Tensor) -> None:
+        with self._transfer(0, len(rows)):
+            self._write_out(rows, slots)
+
+    def _write_out(self, rows: Tensor, slots: Tensor) -> None:
+        self.counters.write_backs += len(rows)
+        self.counters.bytes_out += len(rows) * self.tier.row_bytes
+        if len(rows):
+            self.tier.write(rows, (self.values, *self.states), slots)
+
+    def _transfer(self, inward: int, outward: int):  # noqa: ANN202 (a context manager)
+        if self.link is None:
+            return nullcontext()
+        size = self.tier.row_bytes
+        return self.link.transfer((inward, inward * size), (outward, outward * size))
+
+    # -- places and locks ----------------------------------------------------------------------------------------------
+
+    @property
+    def _line_locks(self) -> Tensor:
+        return self.locks[0, : self.lines].view(self.tags.shape)
+
+    def _look_up(self, rows: Tensor) -> Tensor:
+        """Where `rows` are; all of them are somewhere."""
+        at = cache_probe(rows, self.tags, self.stamps, "peek", backend=self.backend)
+        missed = torch.nonzero(at < 0).flatten()
+        at[missed] = self.overflow.find(rows[missed])
+        return at
+
+    def _rows_in(self, slots: Tensor) -> Tensor:
+        """The row in each of `slots`."""
+        return torch.cat([self.tags.view(-1), self.overflow.rows])[slots]
+
+    def _lock(self, slots: Tensor) -> None:
+        cache_lock(slots, self.locks, self.backend)
+
+    def _unlock(self, slots: Tensor) -> None:
+        cache_unlock(slots, self.locks, self.backend)
+
+
+def _spread(at: Tensor, inverse: Tensor | None) -> Tensor:
+    return at if inverse is None else at[inverse]
