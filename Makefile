@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help reproduce record figs bench bench-peers bench-compare gpu test test-slow lint clean
+.PHONY: help reproduce record figs bench bench-peers torchrec-plans bench-compare gpu test test-slow lint clean
 
 # The first of these that is 3.11 or newer; `make PYTHON=path ...` overrides it.
 PYTHON ?= $(firstword $(foreach p,python3.11 python3,$(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
@@ -11,6 +11,8 @@ BIN := .venv/bin
 PY := $(BIN)/python
 READY := .venv/ready
 PEERS := .venv-peers/ready
+# TorchRec names the CUDA build of FBGEMM among what it needs, so it goes in without its list, and this is the rest of it.
+TORCHREC_NEEDS := torchmetrics==1.0.3 tensordict pyre-extensions iopath tqdm
 OUT ?= runs
 # Numba and torch have threads of their own: one's must not spin after a call while the other's need the cores.
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -45,11 +47,15 @@ bench-peers: $(PEERS) $(READY) ## kernels/peers against torch and FBGEMM, minute
 	@$(REAL) $(dir $(PEERS))bin/python -W ignore::DeprecationWarning -m experiments run kernels/peers --out $(OUT)
 	@$(PY) -m paper_figs kernels/peers kernels/bandwidth --records $(OUT) --out $(if $(filter experiments/results,$(OUT)),paper_figs/out,$(OUT)/figures)
 
+torchrec-plans: $(PEERS) ## plans, options and cost model of TorchRec's own planner, into experiments/embark/torchrec_plans
+	@$(dir $(PEERS))bin/python -W ignore -m experiments.embark._torchrec
+
 # FBGEMM for the CPU is built for one version of torch, and asks for nothing but numpy: it stays out of requirements.txt.
 $(PEERS): requirements.txt
 	@$(PYTHON) -m venv $(dir $@)
 	@$(dir $@)bin/pip install --disable-pip-version-check --no-input -q -r <(grep -E '^(torch|numpy|numba|pandas|rich|tyro)[=><]' requirements.txt)
-	@$(dir $@)bin/pip install --disable-pip-version-check --no-input -q --no-deps fbgemm-gpu-cpu==1.8.0
+	@$(dir $@)bin/pip install --disable-pip-version-check --no-input -q --no-deps fbgemm-gpu-cpu==1.8.0 torchrec==1.8.0
+	@$(dir $@)bin/pip install --disable-pip-version-check --no-input -q $(TORCHREC_NEEDS)
 	@touch $@
 
 bench-compare: $(READY) ## the benchmarks at BASE=<ref> and here, in turn; prints what got slower

@@ -1,0 +1,1 @@
+"""Plans from tables, their load and a cluster."""

@@ -1,0 +1,1 @@
+"""Planners of others, rebuilt from their descriptions, one file each: functions from tables to a Plan."""
