@@ -242,7 +242,7 @@ class Prefetch(MicroBatch):
         return [i for i, used in enumerate((self.when.prefetch, self.when.deferral)) if used]
 
     def _beside(self, phase: Phase) -> Phase:
-        return replace(phase, stream=STREAM)
+        return replace(phase, stream=STREAM, yields=phase.resource == "network")
 
 
 def renamed(phase: Phase, names: Mapping[str, str]) -> Phase:

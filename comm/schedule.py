@@ -34,7 +34,8 @@ class Phase:
     """`gives` = `run(*needs)`, on `resource`. One name given: `run` returns the value; several: a tuple; none: None.
 
     `resource` is what it occupies, `stream` the thread that runs it, by default the resource's. A stream with a name
-    of its own runs phases of any resource, one after another, beside the others.
+    of its own runs phases of any resource, one after another, beside the others. One that `yields` does not begin
+    while a network phase of the step's own stream is due: it must not queue ahead of it.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Phase:
     gives: tuple[str, ...]
     resource: Resource
     stream: str = ""
+    yields: bool = False
 
     def __post_init__(self) -> None:
         if not self.stream:

@@ -2,7 +2,9 @@
 
 All ranks issue the network phases of a stream in the same order from one thread, so collectives match however long a
 compute phase takes. A phase starts when the values that it needs are there; with `overlap=False` everything runs in the
-caller's thread.
+caller's thread. A phase that yields waits while a phase of the stream `network` could begin or runs. Nobody waits in a
+circle: what that phase needs has been given here, so this rank has entered every collective that it follows, and others
+reach it without this rank's yielding phase.
 """
 
 import threading
@@ -47,7 +49,7 @@ class Executor:
             raise ValueError(f"frame: expected the inputs {', '.join(schedule.inputs)}; missing {', '.join(missing)}")
         step = _Step(schedule, frame)
         if not self.overlap:
-            step.take(schedule.phases)
+            step.take(schedule.phases, alone=True)
         else:
             names = dict.fromkeys(phase.stream for phase in schedule.phases)
             streams = [tuple(p for p in schedule.phases if p.stream == name) for name in names]
@@ -108,12 +110,15 @@ class _Step:
         self.failure: tuple[str, BaseException] | None = None
         self._changed = threading.Condition()
         self._there = set(schedule.inputs)
+        self._critical = [phase for phase in schedule.phases if phase.stream == "network"]
 
-    def take(self, phases: tuple[Phase, ...]) -> None:
-        """Run `phases` in order, each once its needs are there; stop at the first failure anywhere."""
+    def take(self, phases: tuple[Phase, ...], alone: bool = False) -> None:
+        """Run `phases` in order, each once its needs are there; stop at the first failure anywhere. `alone`: no other
+        thread runs phases of this step, so there is nobody to yield to.
+        """
         for phase in phases:
             with self._changed:
-                self._changed.wait_for(lambda needs=phase.needs: self.failure or self._there.issuperset(needs))
+                self._changed.wait_for(lambda phase=phase: self.failure or self._may_begin(phase, alone))
                 if self.failure:
                     return
             start = time.perf_counter()
@@ -125,7 +130,15 @@ class _Step:
             with self._changed:
                 self.events.append(Event(phase.name, phase.resource, start, time.perf_counter(), phase.stream))
                 self._there.update(phase.gives)
+                if phase in self._critical:
+                    self._critical.remove(phase)
                 self._changed.notify_all()
+
+    def _may_begin(self, phase: Phase, alone: bool) -> bool:
+        if not self._there.issuperset(phase.needs):
+            return False
+        due = phase.yields and not alone and any(self._there.issuperset(other.needs) for other in self._critical)
+        return not due
 
     def fail(self, name: str, error: BaseException) -> None:
         """Begin no further phase; the first failure is the one reported."""
