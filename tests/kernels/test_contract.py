@@ -187,6 +187,9 @@ def inputs_from(op, bags, index, weighted, seed):
         kernels.cache_admit(held, tags, stamps, locks, "lru", backend="torch")
         policy, step = ("lru", "lfu", "peek")[seed % 3], torch.tensor([5], device=DEVICE)
         return {"rows": unique.rows, "tags": tags, "stamps": stamps, "policy": policy, "step": step}
+    if op not in ("segment_grads", "sparse_update"):  # an op that knows nothing of bags: any of its cases
+        cases = CASES[op].CASES
+        return CASES[op].make(cases[seed % len(cases)], seed, DEVICE)
     sums = {"grad_out": grad_out, "offsets": offsets, "weights": weights, "pooling": pooling}
     sums |= {"order": unique.order, "starts": unique.starts}
     if op == "segment_grads":
