@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from comm.planner.baselines.by_index import round_robin, table_row_wise, uniform
 from comm.planner.baselines.hugectr import Limits, OutOfMemory, auto, hier_auto
+from comm.planner.baselines.swept import swept
 from kernels import TableSpec
 
 
@@ -128,3 +129,19 @@ def test_every_plan_keeps_to_the_memory(rows):
             for rank in placement.ranks:
                 held[rank] += table.bytes / len(placement.ranks)
         assert max(held.values()) <= at.memory * (1 + 1e-9)
+
+
+def test_swept_tries_the_classes_of_tables_and_takes_the_best_by_the_score():
+    specs, hotness = tables(500, 5_000, 50_000, 500_000), [1, 5, 20, 50]
+    tried = []
+
+    def score(plan):
+        tried.append(tuple(p.strategy for p in plan.placements))
+        return abs(tried[-1].count("replicated_dense") - 2) + abs(tried[-1].count("unique") - 1)
+
+    name, plan = swept(specs, hotness, limits(), "hierarchical", "table", score)
+    assert [p.strategy for p in plan.placements] == ["replicated_dense", "replicated_dense", "unique", "hierarchical"]
+    assert "2 replicated, 1 unique" in name
+    assert len(tried) == 2 * 10 + 1  # 10 different pairs under each search, and columns on the best
+    with pytest.raises(OutOfMemory, match="no thresholds"):
+        swept(specs, hotness, limits(), "hierarchical", "table", lambda plan: float("inf"))
