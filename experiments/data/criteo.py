@@ -115,10 +115,18 @@ def count_ids(
     path: Path, min_count: int = 1, on_bad_line: OnBadLine = "raise", first: int = 0, stop: int | None = None
 ) -> Indexed:
     """The vocabulary of lines [first, stop) of a log: one counting pass. Values outside it become row 0 later."""
+    return Indexed.count(value_blocks(path, _COUNTING, on_bad_line, first, stop), min_count)
+
+
+def value_blocks(
+    path: Path, size: int, on_bad_line: OnBadLine = "raise", first: int = 0, stop: int | None = None
+) -> Iterator[NDArray[np.int64]]:
+    """Categorical values [n, 26] of lines [first, stop) of a log, `size` lines at a time, malformed ones left out."""
     _check_mode(on_bad_line)
+    for block in _open(path).blocks(size, first, stop):
+        yield _good_rows(path, block, 0, len(block), on_bad_line, _Skipped()).values
 
-    def chunks() -> Iterator[NDArray[np.int64]]:
-        for block in _open(path).blocks(_COUNTING, first, stop):
-            yield _good_rows(path, block, 0, len(block), on_bad_line, _Skipped()).values
 
-    return Indexed.count(chunks(), min_count)
+def count_lines(path: Path) -> int:
+    """Lines of a log, good or bad: one pass for text, free for Parquet."""
+    return _open(path).count()

@@ -40,6 +40,15 @@ def at(key: np.uint64, position: int) -> np.uint64:
 
 
 @njit(cache=True)
+def mix_all(values: NDArray[np.int64], key: np.uint64) -> NDArray[np.uint64]:
+    """64 random bits of `key` for every one of `values` [n]: equal values have equal bits."""
+    out = np.empty(len(values), np.uint64)
+    for i in range(len(values)):
+        out[i] = at(key, values[i])
+    return out
+
+
+@njit(cache=True)
 def unit(key: np.uint64, position: int) -> float:
     """A uniform float64 in (0, 1): the middle of one of 2^53 cells, never 0 or 1."""
     return (np.float64(at(key, position) >> _S11) + 0.5) * 2.0**-53
