@@ -36,7 +36,7 @@ from .cache_counters import CacheCounters
 from .cache_policy import KNOWN, POLICIES, Policy, is_in, stamps_of
 from .cache_size import check_cache
 from .link import Link
-from .overflow import VACATED, Overflow
+from .overflow import Overflow
 from .tier import Tier, fetch
 
 WAYS = 32
@@ -218,60 +218,83 @@ class CachedStore:
     def _place(self, rows: Tensor, window: Sequence[Tensor], move_locked: bool) -> tuple[Tensor, Moves]:
         """Give every row a place and lock it there (I1); says what has to move for that. Nothing has moved yet."""
         self._tick += 1
-        count, stamps = self.counters, self._stamps(rows, window)
-        kept_stamps = "lfu" if self.policy == "lfu" else "lru"
-        at = cache_probe(rows, self.tags, self.stamps, kept_stamps, stamps, self.backend)
+        stamps = self._stamps(rows, window)
+        at = cache_probe(rows, self.tags, self.stamps, self._rule, stamps, self.backend)
         self._lock(at)
         missed = torch.nonzero(at < 0).flatten()
-        over = self.overflow.find(rows[missed])
-        stays = over >= 0
-        if move_locked:
-            stays = torch.zeros_like(stays)
-        elif len(missed):
-            stays &= self.locks[0, over.clamp(min=0)] > 0
-        if self.hot is not None:
-            stays |= ~is_in(rows[missed], self.hot)
-        wants = missed[~stays]
-        line_stamps = stamps if len(stamps) == 1 else stamps[wants]
-        new = cache_admit(rows[wants], self.tags, self.stamps, self._line_locks, kept_stamps, line_stamps, self.backend)
-        self._lock(new.slots)
-        at[wants] = new.slots
+        if not len(missed) and not self.overflow.used:
+            self._count(rows, missed, 0, 0)
+            return at, Moves(*[missed] * 6)
+        wanted = rows[missed]
+        over = self.overflow.find(wanted)
 
-        victims = new.slots[(new.evicted >= 0)]
-        evicted = new.evicted[(new.evicted >= 0)]
-        changed = self.dirty[victims]
-        out_rows, out_slots = [evicted[changed]], [victims[changed]]
-        self.dirty[new.slots[new.slots >= 0]] = False
+        places, victims = self._admit(wanted, over, stamps if len(stamps) == 1 else stamps[missed], move_locked)
+        moved = torch.nonzero((over >= 0) & (places >= 0)).flatten()
+        self._promote(over[moved], places[moved])
+        places = torch.where(places < 0, over, places)
+        stays = torch.nonzero((over >= 0) & (places == over)).flatten()
+        self._lock(over[stays])
+        leavers = self._clear_overflow()
+        homeless = torch.nonzero(places < 0).flatten()
+        places[homeless] = self.overflow.put(wanted[homeless])
+        self._lock(places[homeless])
+        at[missed] = places
 
-        promoted = (over >= 0) & (at[missed] >= 0)
-        from_slots, to_slots = over[promoted], at[missed[promoted]]
-        self.dirty[to_slots], self.dirty[from_slots] = self.dirty[from_slots], False
-        self.locks[0, to_slots] += self.locks[0, from_slots]  # whoever holds the old place holds the new one too
-        self.overflow.vacate(from_slots)
-        remains = missed[(over >= 0) & (at[missed] < 0)]
-        at[remains] = over[(over >= 0) & (at[missed] < 0)]
-        self._lock(at[remains])
+        self._count(rows, missed, len(moved) + len(stays), len(homeless) + len(stays))
+        out_rows, out_slots = (torch.cat(pair) for pair in zip(victims, leavers, strict=True))
+        loads = torch.nonzero(over < 0).flatten()
+        return at, Moves(out_rows, out_slots, over[moved], places[moved], wanted[loads], places[loads])
 
-        if self.overflow.used:  # what no batch uses any more leaves its overflow line
-            slots, held = self.overflow.lines()
-            idle = self.locks[0, slots] == 0
-            changed = idle & self.dirty[slots] & (held != VACATED)
-            out_rows.append(held[changed])
-            out_slots.append(slots[changed])
-            self.dirty[slots[idle]] = False
-            self.overflow.free(slots[idle])
-        homeless = missed[at[missed] < 0]
-        at[homeless] = self.overflow.put(rows[homeless])
-        self._lock(at[homeless])
-        loads = missed[over < 0]
+    def _count(self, rows: Tensor, missed: Tensor, overflow_hits: int, conflicts: int) -> None:
+        count = self.counters
         count.batches += 1
         count.rows += len(rows)
         count.hits += len(rows) - len(missed)
-        count.overflow_hits += int((over >= 0).sum())
-        count.conflicts += len(homeless) + len(remains)
-        count.evictions += len(evicted)
-        moves = Moves(torch.cat(out_rows), torch.cat(out_slots), from_slots, to_slots, rows[loads], at[loads])
-        return at, moves
+        count.overflow_hits += overflow_hits
+        count.conflicts += conflicts
+
+    def _admit(
+        self, wanted: Tensor, over: Tensor, stamps: Tensor, move_locked: bool
+    ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """A line, locked, for each of `wanted` that may have one: its slot, or -1. Also the changed rows that lost
+        theirs, and the slots that still hold them.
+        """
+        may = torch.ones_like(wanted, dtype=torch.bool)
+        if self.overflow.used and not move_locked:
+            may &= (over < 0) | (self.locks[0, over.clamp(min=0)] == 0)
+        if self.hot is not None:
+            may &= is_in(wanted, self.hot)
+        may = torch.nonzero(may).flatten()
+        stamps = stamps if len(stamps) == 1 else stamps[may]
+        slots, evicted, _ = cache_admit(
+            wanted[may], self.tags, self.stamps, self._line_locks, self._rule, stamps, self.backend
+        )
+        self._lock(slots)
+        losers = torch.nonzero(evicted >= 0).flatten()
+        self.counters.evictions += len(losers)
+        losers = losers[self.dirty[slots[losers]]]
+        out = evicted[losers], slots[losers]
+        self.dirty[slots[slots >= 0]] = False
+        places = torch.full_like(wanted, -1)
+        places[may] = slots
+        return places, out
+
+    def _promote(self, old: Tensor, new: Tensor) -> None:
+        """Rows of overflow lines `old` have lines `new`: whoever holds the old place holds the new one too."""
+        if len(old):
+            self.dirty[new], self.dirty[old] = self.dirty[old], False
+            self.locks[0, new] += self.locks[0, old]
+            self.overflow.vacate(old)
+
+    def _clear_overflow(self) -> tuple[Tensor, Tensor]:
+        """Free the overflow lines that no batch uses any more; the changed rows in them, and their slots."""
+        slots, rows = self.overflow.lines()
+        idle = self.locks[0, slots] == 0
+        slots, rows = slots[idle], rows[idle]
+        changed = self.dirty[slots]  # never of a vacated line
+        self.dirty[slots] = False
+        self.overflow.free(slots)
+        return rows[changed], slots[changed]
 
     def _stamps(self, rows: Tensor, window: Sequence[Tensor]) -> Tensor:
         """The stamps of `rows`; rows of the window's last batch, known from now on, are stamped here."""
@@ -285,6 +308,8 @@ class CachedStore:
 
     def _move(self, moves: Moves) -> None:
         """Rows out, from line to line, and in: a victim leaves before its line is filled (I7)."""
+        if not len(moves.in_rows) + len(moves.out_rows) + len(moves.to_slots):
+            return
         fresh = int((~self.tier.written[moves.in_rows]).sum())
         loaded = len(moves.in_rows) - (fresh if self.keyed else 0)
         self.counters.first_touches += fresh
@@ -314,6 +339,11 @@ class CachedStore:
     # -- places and locks ----------------------------------------------------------------------------------------------
 
     @property
+    def _rule(self) -> str:
+        """What `cache_probe` and `cache_admit` do with stamps."""
+        return "lfu" if self.policy == "lfu" else "lru"
+
+    @property
     def _line_locks(self) -> Tensor:
         return self.locks[0, : self.lines].view(self.tags.shape)
 
@@ -329,10 +359,12 @@ class CachedStore:
         return torch.cat([self.tags.view(-1), self.overflow.rows])[slots]
 
     def _lock(self, slots: Tensor) -> None:
-        cache_lock(slots, self.locks, self.backend)
+        if len(slots):
+            cache_lock(slots, self.locks, self.backend)
 
     def _unlock(self, slots: Tensor) -> None:
-        cache_unlock(slots, self.locks, self.backend)
+        if len(slots):
+            cache_unlock(slots, self.locks, self.backend)
 
 
 def _spread(at: Tensor, inverse: Tensor | None) -> Tensor:

@@ -27,7 +27,7 @@ class Overflow:
 
     def lines(self) -> tuple[Tensor, Tensor]:
         """Slots that are not free, and the row in each (or VACATED)."""
-        lines = torch.nonzero(self.rows != FREE).flatten()
+        lines = torch.nonzero(self.rows != FREE).flatten() if self.used else self.rows[:0]
         return self.first + lines, self.rows[lines]
 
     def put(self, rows: Tensor) -> Tensor:
