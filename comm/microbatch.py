@@ -24,9 +24,11 @@ from .hot_cold import HotCold, Tiers, all_cold
 from .schedule import Phase, Resource
 from .store import Lease
 from .strategy import Strategy, off_diagonal
+from .travel import Travel
 from .unique import Unique
 from .unique_node import UniqueNode
-from .wire import Wire, send_values
+from .when import part_sizes
+from .wire import Wire, row_bytes, send_values
 
 
 class Part(NamedTuple):
@@ -110,7 +112,7 @@ class MicroBatch:
 
         def send(rows: Tensor, wanted: Wanted, asking: Asking) -> Tensor:
             chosen = rows if self.parts == 1 else rows[wanted.first[wanted.first >= 0] == part]
-            return self.send(chosen, wanted, asking, part, "send")
+            return self.send(chosen, wanted, asking, part, f"send.{part}")
 
         return self.phase(f"send.{part}", send, ("rows", "wanted", "asking"), (f"returned.{part}",), "network")
 
@@ -145,7 +147,7 @@ class MicroBatch:
         """Gradients of the rows that no later part reads."""
 
         def grad_send(done: Tensor, asking: Asking, wanted: Wanted) -> Tensor:
-            return self.send_grads(done, asking, wanted, part, "grad_send")
+            return self.send_grads(done, asking, wanted, part, f"grad_send.{part}")
 
         return self.phase(
             f"grad_send.{part}", grad_send, (f"done.{part}", "asking", "wanted"), (f"grads.{part}",), "network"
@@ -257,13 +259,21 @@ class MicroBatch:
         offsets = torch.arange(len(whole) + 1)
         return group_by_row(slots[here], wanted.source[here], whole, offsets, None, self.group, True, self.backend)
 
-    def sent(self, counts: Counts) -> dict[str, Tensor]:
-        """Bytes from rank to rank, parts together: those of the exchange but for a count a part and, if there are
-        several, a byte a key.
+    def sent(self, counts: Counts, travel: Travel | None = None) -> dict[str, Tensor]:
+        """Bytes from rank to rank: those of the exchange but for a count a part and, if several, a byte a key.
+        `travel` says in which part each row and gradient travels; without it, parts are counted together, as `send` and
+        `grad_send`.
         """
-        keys = off_diagonal(8 * (self.parts - 1) + counts.unique * (self.parts > 1))
         whole = self.exchange.sent(counts)
-        return whole | {"keys": whole["keys"] + keys}
+        whole["keys"] = whole["keys"] + off_diagonal(8 * (self.parts - 1) + counts.unique * (self.parts > 1))
+        if travel is None:
+            return whole
+        row = row_bytes(self.store.values.shape[1], self.store.values.dtype, self.wire)
+        del whole["send"], whole["grad_send"]
+        for part in range(self.parts):
+            whole[f"send.{part}"] = off_diagonal(travel.first[part].T * row)
+            whole[f"grad_send.{part}"] = off_diagonal(travel.last[part] * row)
+        return whole
 
     def phase(
         self, name: str, run: Callable[..., Any], needs: tuple[str, ...], gives: tuple[str, ...], resource: Resource
@@ -276,11 +286,6 @@ class MicroBatch:
         lengths = bags.lengths[(part_of_sample == part).repeat(len(self.exchange.shards.tables))]
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
         return Part(slots[here], offsets, None if bags.weights is None else bags.weights[here])
-
-
-def part_sizes(batch: int, parts: int) -> list[int]:
-    """`batch` samples in `parts` parts, in order, the first ones taking one more."""
-    return [batch // parts + (part < batch % parts) for part in range(parts)]
 
 
 def in_turn(parts: int) -> Iterator[tuple[str, int]]:

@@ -18,65 +18,27 @@ A store is asked for leases by two streams at once; hot copies are touched by th
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from .canonical import RowGrads, apply_grads
-from .last_touch import KeySets, LastTouch, Stamps
+from .counts import Counts
+from .exact_rule import refuse_inexact
 from .microbatch import Asking, MicroBatch, Wanted
 from .pipeline import Staged
 from .schedule import Phase
 from .store import Lease
-from .strategy import Strategy
-from .verdict import send_flags
+from .strategy import Strategy, off_diagonal
+from .travel import Travel
+from .verdict import flag_bytes, send_flags
+from .when import When
+from .wire import row_bytes
 
 EARLY = -1
 STREAM = "ahead"
 """What runs beside the step, in this order: keys of later batches, late gradients, early rows."""
-
-
-@dataclass(frozen=True)
-class When:
-    """When values travel (where they go is the plan's): safe rows `depth` batches ahead (`prefetch`), gradients that
-    the next batch does not read one batch behind (`deferral`), the rest in `parts` of the batch.
-
-    `window`: most rows that an owner lets travel beside one step, early and late together (None: all that may). It
-    keeps what runs beside a step from outlasting the step's computing. `noted`: how owners note what was asked for,
-    see `last_touch.py`; stamps may take `stamp_bytes` a rank.
-    """
-
-    prefetch: bool = True
-    deferral: bool = True
-    depth: int = 1
-    parts: int = 1
-    window: int | None = None
-    noted: Literal["stamps", "key_sets"] = "stamps"
-    stamp_bytes: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("depth", "parts"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, given {getattr(self, name)}")
-        for name in ("window", "stamp_bytes"):
-            if getattr(self, name) is not None and getattr(self, name) < 0:
-                raise ValueError(f"{name}: expected at least 0 or None, given {getattr(self, name)}")
-        if self.noted not in ("stamps", "key_sets"):
-            raise ValueError(f"noted: expected 'stamps' or 'key_sets', given {self.noted!r}")
-
-    def last_touch(self, rows: int) -> LastTouch:
-        """What notes the touches of an array of `rows` rows. Raises ValueError if stamps do not fit `stamp_bytes`."""
-        if self.noted == "key_sets":
-            return KeySets(self.depth)
-        if self.stamp_bytes is not None and 4 * rows > self.stamp_bytes:
-            raise ValueError(
-                f"stamps of {rows:,} rows: expected at most {self.stamp_bytes:,} bytes, needs {4 * rows:,}: raise "
-                "stamp_bytes, spread the table over more ranks, or note the key sets of the last batches "
-                "(noted='key_sets': 8 bytes for every row asked for, and a search a batch)"
-            )
-        return Stamps(rows, self.depth)
 
 
 class Prefetch(MicroBatch):
@@ -84,6 +46,12 @@ class Prefetch(MicroBatch):
 
     def __init__(self, exchange: Strategy, when: When) -> None:
         super().__init__(exchange, when.parts)
+        refuse_inexact(exchange.store.optimizer, when.deferral)
+        if not exchange.store.slots_are_rows:
+            raise ValueError(
+                f"{exchange.label!r}: expected a store whose slots are its rows: rows of several batches are out "
+                "at once, and a cache would move some of them between reading and updating"
+            )
         if when.deferral and self.exchange.norm:
             raise ValueError(
                 f"deferral: {exchange.label!r} cuts tables into columns under a row-wise rule, whose square sums "
@@ -234,6 +202,23 @@ class Prefetch(MicroBatch):
     def release(self, lease: Lease) -> None:
         """Give the early rows' slots back, updated."""
         self.store.release(lease, dirty=True)
+
+    def sent(self, counts: Counts, travel: Travel | None = None) -> dict[str, Tensor]:
+        """Bytes from rank to rank of one batch, whenever they travel, without a `window`. Equal to what a Group
+        counts.
+        """
+        if travel is None:
+            raise ValueError("travel: expected when the rows of this batch travel (comm.travel.Travel), given None")
+        whole = super().sent(counts, travel)
+        if self.split:
+            told = [[flag_bytes(n, len(self._flags())) for n in of_owner] for of_owner in counts.unique.T.tolist()]
+            whole["verdict"] = off_diagonal(torch.tensor(told))
+        row = row_bytes(self.store.values.shape[1], self.store.values.dtype, self.wire)
+        if self.when.prefetch:
+            whole["early_send"] = off_diagonal(travel.early.T * row)
+        if self.when.deferral:
+            whole["late_send"] = off_diagonal(travel.late * row)
+        return whole
 
     def _leases(self) -> tuple[str, ...]:
         return ("early_lease", "lease") if self.when.prefetch else ("lease",)

@@ -3,8 +3,9 @@
 import torch
 from torch import Tensor
 
-from comm.microbatch import MicroBatch, in_turn, part_sizes
+from comm.microbatch import MicroBatch, in_turn
 from comm.schedule import Phase, Schedule
+from comm.when import part_sizes
 from kernels import Bags
 
 from .step import Loss, Model, TrainingStep, cross_entropy_sum

@@ -29,7 +29,16 @@ class PipelinedTraining:
         over, and drains at the end.
 
         Reads `pipeline.depth` batches ahead. What runs behind is still to come when a frame is yielded: `flush`.
+
+        Raises ValueError for a stream that says, by a true attribute `keys_from_weights`, that its ids depend on what
+        was learned from the batches before (sampled negatives, say), if it would be read ahead.
         """
+        if self.pipeline.depth and getattr(frames, "keys_from_weights", False):
+            raise ValueError(
+                f"frames: expected ids that do not depend on weights, given a {type(frames).__name__} whose ids do "
+                f"(keys_from_weights): read {self.pipeline.depth} batches ahead, they would be those of older weights. "
+                "Train it step by step, without a pipeline"
+            )
         for frame in frames:
             self._feed(frame)
             done = self._iterate()

@@ -4,13 +4,15 @@ from dataclasses import replace
 
 import torch
 
+from comm.exact_rule import refuse_inexact
 from comm.hot_cold import HotCold
 from comm.microbatch import in_turn
 from comm.pipeline import Pipeline, Staged
-from comm.prefetch import STREAM, Prefetch, When, renamed
+from comm.prefetch import STREAM, Prefetch, renamed
 from comm.schedule import Phase
 from comm.unique import Unique
 from comm.unique_node import UniqueNode
+from comm.when import When
 
 from .embedding import Team
 from .micro_step import MicroStep
@@ -22,6 +24,8 @@ class PrefetchStep(MicroStep):
 
     `PipelinedTraining(step.pipeline(), executor, group)` trains; its `flush` comes before anything else reads the
     tables, its `drain` before the plan changes.
+
+    Raises ValueError for what would not be exact: see `comm.exact_rule` and `comm.prefetch`.
     """
 
     def __init__(
@@ -31,9 +35,13 @@ class PrefetchStep(MicroStep):
         loss: Loss = cross_entropy_sum,
         ring: bool = False,
         when: When | None = None,
+        clip_global_norm: float | None = None,
     ) -> None:
         self.when = when or When()
         super().__init__(model, optimizer, loss, ring, self.when.parts)
+        refuse_inexact(self.embedding.optimizer, self.when.deferral, clip_global_norm)
+        if clip_global_norm is not None:
+            raise ValueError(f"clip_global_norm: expected None (steps clip row by row only), given {clip_global_norm}")
         self.exchanges = tuple(Prefetch(team.strategy, self.when) for team in self.embedding.teams if self._may(team))
         self.others = tuple(team for team in self.embedding.teams if not self._may(team))
 

@@ -6,6 +6,8 @@ from comm.counts import Counts
 from comm.group import simulate
 from comm.microbatch import MicroBatch
 from comm.plan import Plan
+from comm.travel import Travel
+from comm.when import When
 from models.embedding import ShardedEmbedding
 from models.executor import Executor
 from models.micro_step import MicroStep
@@ -59,7 +61,9 @@ def test_bytes_sent_are_those_predicted():
         )
         team = embedding.teams[0]
         exchange = MicroBatch(team.strategy, 3)
-        predicted = exchange.sent(Counts.of(team.strategy.shards, [bags for bags, _, _ in parts]))
+        batch = [bags for bags, _, _ in parts]
+        travel = Travel.of(team.strategy.shards, [batch], When(prefetch=False, deferral=False, parts=3))
+        predicted = exchange.sent(Counts.of(team.strategy.shards, batch), travel[0])
         return [(group.sent[f"{team.label}.{name}"], bytes_[group.rank]) for name, bytes_ in predicted.items()]
 
     for of_rank in simulate(world, step):
