@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernels import Bags, bucketize, pooled_lookup
 
-from .canonical import RowGrads, canonical_sum, group_by_row
+from .canonical import RowGrads, RowOrder, canonical_sum, row_order, sum_in_order
 from .counts import Counts
 from .group import Group
 from .norm import apply_phases, row_norm
@@ -70,8 +70,9 @@ class PooledExchange:
     def backward(self) -> tuple[Phase, ...]:
         """Phases from `grad` to the update of the store."""
         phases = (
+            Phase("index", self.index, ("arrived",), ("order",), "compute"),
             Phase("grad_send", self.grad_send, ("grad", "routed", "arrived"), ("grads",), "network"),
-            Phase("owner_reduce", self.owner_reduce, ("grads", "arrived", "lease"), ("row_grads",), "compute"),
+            Phase("owner_reduce", self.owner_reduce, ("grads", "arrived", "order", "lease"), ("row_grads",), "compute"),
             *apply_phases(self, self.norm),
         )
         return tuple(phase.scoped(self.label, ("lr", "step")) for phase in phases)
@@ -146,11 +147,13 @@ class PooledExchange:
         label = f"{self.label}.grad_send"
         return send_values(self.group, outgoing, routed.length_splits, arrived.bag_splits, label, self.wire)
 
-    def owner_reduce(self, grads: Tensor, arrived: Arrived, lease: Lease) -> RowGrads:
+    def index(self, arrived: Arrived) -> RowOrder:
+        """How gradients will be summed by row."""
+        return row_order(arrived.rows, arrived.source, self.group, False, self.backend)
+
+    def owner_reduce(self, grads: Tensor, arrived: Arrived, order: RowOrder, lease: Lease) -> RowGrads:
         """Sum by row, in canonical order up to its last level."""
-        return group_by_row(
-            lease.slots, arrived.source, grads, arrived.offsets, arrived.weights, self.group, False, self.backend
-        )
+        return sum_in_order(order, lease.slots, grads, arrived.offsets, arrived.weights, self.backend)
 
     def sent(self, counts: Counts) -> dict[str, Tensor]:
         """Bytes from rank to rank of each network phase; see `Strategy.sent`."""

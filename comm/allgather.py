@@ -7,6 +7,8 @@ rank then sums all of them in canonical order, so copies stay equal and the bits
 import torch
 from torch import Tensor
 
+from kernels import Unique as Index
+
 from .canonical import RowGrads, apply_grads, group_by_row
 from .counts import Counts
 from .replicated import Replicated, RowSums
@@ -23,19 +25,20 @@ class AllGather(Replicated):
         """Phases from `grad` to the update of the store."""
         summing, applying = ("row_sums", "gathered", "sizes"), ("everything", "lease", "lr", "step")
         phases = (
-            Phase("local_reduce", self.local_reduce, ("grad", "bags"), ("row_sums",), "compute"),
-            Phase("keys", self.gather_keys, ("row_sums",), ("gathered", "sizes"), "network"),
+            Phase("index", self.index, ("bags",), ("touched",), "compute"),
+            Phase("keys", self.gather_keys, ("touched",), ("gathered", "sizes"), "network"),
+            Phase("local_reduce", self.local_reduce, ("grad", "bags", "touched"), ("row_sums",), "compute"),
             Phase("grad_send", self.gather_grads, summing, ("grads",), "network"),
             Phase("reduce", self.reduce, ("gathered", "sizes", "grads"), ("everything",), "compute"),
             Phase("apply", self.apply_sums, applying, (), "compute"),
         )
         return tuple(phase.scoped(self.label, ("lr", "step")) for phase in phases)
 
-    def gather_keys(self, row_sums: RowSums) -> tuple[Tensor, list[int]]:
+    def gather_keys(self, touched: Index) -> tuple[Tensor, list[int]]:
         """Touched rows of every rank, rank by rank, and how many of each."""
         group, label = self.group, f"{self.label}.keys"
-        sizes = group.all_gather(torch.tensor([len(row_sums.rows)]), [1] * group.size, label).tolist()
-        return group.all_gather(row_sums.rows.to(self.shards.wire_ids), sizes, label).long(), sizes
+        sizes = group.all_gather(torch.tensor([len(touched.rows)]), [1] * group.size, label).tolist()
+        return group.all_gather(touched.rows.to(self.shards.wire_ids), sizes, label).long(), sizes
 
     def gather_grads(self, row_sums: RowSums, rows: Tensor, sizes: list[int]) -> Tensor:
         """The gradients of these rows."""

@@ -10,9 +10,8 @@ from torch import Tensor
 from kernels import Bags, bucketize
 from kernels import Unique as Index
 
-from .canonical import RowGrads, group_by_row
+from .canonical import RowOrder, row_order
 from .counts import Counts
-from .store import Lease
 from .unique import Asked, Distinct, Unique
 
 
@@ -29,10 +28,9 @@ class AllToAll(Unique):
         slots[buckets.order] = each[:-1]
         return Distinct(Index(keys, each[:-1], each[:-1], each), buckets, slots)
 
-    def owner_reduce(self, grads: Tensor, asked: Asked, lease: Lease) -> RowGrads:
-        """Sum by row of each rank, then over ranks in canonical order up to its last level."""
-        offsets = torch.arange(len(grads) + 1)
-        return group_by_row(lease.slots, asked.source, grads, offsets, None, self.group, False, self.backend)
+    def index(self, asked: Asked) -> RowOrder:
+        """How gradients will be summed by row: each rank's own first."""
+        return row_order(asked.rows, asked.source, self.group, False, self.backend)
 
     def counted(self, counts: Counts) -> Tensor:
         """Rows from owner to source: one an id."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from kernels import Bags, pooled_lookup, segment_grads, unique_ids, update_rows
+from kernels import Unique as Index
 
 from .canonical import canonical_all_reduce, chunk_sizes
 from .counts import Counts
@@ -44,8 +45,9 @@ class Replicated:
     def backward(self) -> tuple[Phase, ...]:
         """Phases from `grad` to the update of the store."""
         phases = (
-            Phase("local_reduce", self.local_reduce, ("grad", "bags"), ("row_sums",), "compute"),
-            Phase("keys", self.keys, ("row_sums",), ("union",), "network"),
+            Phase("index", self.index, ("bags",), ("touched",), "compute"),
+            Phase("keys", self.keys, ("touched",), ("union",), "network"),
+            Phase("local_reduce", self.local_reduce, ("grad", "bags", "touched"), ("row_sums",), "compute"),
             Phase("grad_send", self.grad_send, ("row_sums", "union"), ("grads",), "network"),
             Phase("apply", self.apply, ("union", "grads", "lease", "lr", "step"), (), "compute"),
         )
@@ -59,18 +61,21 @@ class Replicated:
             self.store.release(lease, dirty=False)
         return pooled, lease
 
-    def local_reduce(self, grad: Tensor, bags: Bags) -> RowSums:
+    def index(self, bags: Bags) -> Index:
+        """This rank's distinct rows."""
+        return unique_ids(self._keys(bags), self.backend)
+
+    def local_reduce(self, grad: Tensor, bags: Bags, index: Index) -> RowSums:
         """One gradient per distinct row of this rank."""
-        index = unique_ids(self._keys(bags), self.backend)
         grads = segment_grads(grad, bags.offsets, bags.weights, "sum", index.order, index.starts, self.backend)
         return RowSums(index.rows, grads)
 
-    def keys(self, row_sums: RowSums) -> Tensor:
+    def keys(self, touched: Index) -> Tensor:
         """The distinct rows of all ranks, ascending."""
         group, label = self.group, f"{self.label}.keys"
-        count = torch.tensor([len(row_sums.rows)])
+        count = torch.tensor([len(touched.rows)])
         sizes = group.all_gather(count, [1] * group.size, label).tolist()
-        rows = group.all_gather(row_sums.rows.to(self.shards.wire_ids), sizes, label)
+        rows = group.all_gather(touched.rows.to(self.shards.wire_ids), sizes, label)
         return unique_ids(rows.long(), self.backend).rows
 
     def grad_send(self, row_sums: RowSums, union: Tensor) -> Tensor:

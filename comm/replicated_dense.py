@@ -19,7 +19,8 @@ class ReplicatedDense(Replicated):
     def backward(self) -> tuple[Phase, ...]:
         """Phases from `grad` to the update of the store."""
         phases = (
-            Phase("local_reduce", self.local_reduce, ("grad", "bags"), ("row_sums",), "compute"),
+            Phase("index", self.index, ("bags",), ("touched",), "compute"),
+            Phase("local_reduce", self.local_reduce, ("grad", "bags", "touched"), ("row_sums",), "compute"),
             Phase("grad_send", self.grad_send_all, ("row_sums",), ("grads",), "network"),
             Phase("apply", self.apply_touched, ("grads", "lease", "lr", "step"), (), "compute"),
         )

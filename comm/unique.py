@@ -13,7 +13,7 @@ from torch import Tensor
 from kernels import Bags, Buckets, bucketize, pooled_lookup, segment_grads, unique_ids
 from kernels import Unique as Index
 
-from .canonical import RowGrads, group_by_row
+from .canonical import RowGrads, RowOrder, row_order, sum_in_order
 from .counts import Counts
 from .group import Group
 from .norm import apply_phases, row_norm
@@ -64,9 +64,10 @@ class Unique:
     def backward(self) -> tuple[Phase, ...]:
         """Phases from `grad` to the update of the store."""
         phases = (
+            Phase("index", self.index, ("asked",), ("order",), "compute"),
             Phase("local_reduce", self.local_reduce, ("grad", "bags", "distinct"), ("row_sums",), "compute"),
             Phase("grad_send", self.grad_send, ("row_sums", "distinct", "asked"), ("grads",), "network"),
-            Phase("owner_reduce", self.owner_reduce, ("grads", "asked", "lease"), ("row_grads",), "compute"),
+            Phase("owner_reduce", self.owner_reduce, ("grads", "order", "lease"), ("row_grads",), "compute"),
             *self.apply_phases(),
         )
         return tuple(phase.scoped(self.label, ("lr", "step")) for phase in phases)
@@ -124,10 +125,13 @@ class Unique:
         counts = distinct.buckets.counts.tolist()
         return send_values(self.group, row_sums, counts, asked.splits, label, self.wire)
 
-    def owner_reduce(self, grads: Tensor, asked: Asked, lease: Lease) -> RowGrads:
+    def index(self, asked: Asked) -> RowOrder:
+        """How gradients will be summed by row."""
+        return row_order(asked.rows, asked.source, self.group, True, self.backend)
+
+    def owner_reduce(self, grads: Tensor, order: RowOrder, lease: Lease) -> RowGrads:
         """Sum by row over ranks, in canonical order up to its last level."""
-        offsets = torch.arange(len(grads) + 1)
-        return group_by_row(lease.slots, asked.source, grads, offsets, None, self.group, True, self.backend)
+        return sum_in_order(order, lease.slots, grads, torch.arange(len(grads) + 1), None, self.backend)
 
     def sent(self, counts: Counts) -> dict[str, Tensor]:
         """Bytes from rank to rank of each network phase; see `Strategy.sent`."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from kernels import Buckets, segment_grads, unique_ids
 from kernels import Unique as Index
 
-from .canonical import RowGrads
+from .canonical import RowOrder
 from .counts import Counts
 from .group import Group
 from .schedule import Phase
@@ -74,11 +74,12 @@ class UniqueNode(Unique):
     def backward(self) -> tuple[Phase, ...]:
         """Phases from `grad` to the update of the store."""
         phases = (
+            Phase("index", self.index_rows, ("asked",), ("order",), "compute"),
             Phase("local_reduce", self.local_reduce, ("grad", "bags", "distinct"), ("row_sums",), "compute"),
             Phase("grad_node", self.grad_node, ("row_sums", "distinct", "met"), ("met_grads",), "network"),
             Phase("node_reduce", self.node_reduce, ("met_grads", "node_distinct"), ("node_sums",), "compute"),
             Phase("grad_rail", self.grad_rail, ("node_sums", "node_distinct", "asked"), ("grads",), "network"),
-            Phase("owner_reduce", self.owner_sums, ("grads", "lease"), ("row_grads",), "compute"),
+            Phase("owner_reduce", self.owner_reduce, ("grads", "order", "lease"), ("row_grads",), "compute"),
             *self.apply_phases(),
         )
         return tuple(phase.scoped(self.label, ("lr", "step")) for phase in phases)
@@ -138,10 +139,10 @@ class UniqueNode(Unique):
         """Node sums to the owners of their rows."""
         return send_values(self.rail, node_sums, wanted.splits, asked.splits, f"{self.label}.grad_rail", self.wire)
 
-    def owner_sums(self, grads: Tensor, lease: Lease) -> RowGrads:
+    def index_rows(self, asked: NodeAsked) -> RowOrder:
         """What is left of the canonical sum: the nodes, in order."""
-        index = unique_ids(lease.slots, self.backend)
-        return RowGrads(index.rows, grads, torch.arange(len(grads) + 1), None, index.order, index.starts)
+        index = unique_ids(asked.rows, self.backend)
+        return RowOrder((), index, index.order[index.starts[:-1]])
 
     def sent(self, counts: Counts) -> dict[str, Tensor]:
         """Bytes from rank to rank of each network phase; see `Strategy.sent`."""

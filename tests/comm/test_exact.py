@@ -6,7 +6,7 @@ from functools import cache
 import pytest
 import torch
 
-from comm.canonical import canonical_sum, group_by_row
+from comm.canonical import canonical_sum, row_order
 from comm.group import simulate
 from comm.replicated import Replicated
 from kernels import Optimizer
@@ -188,10 +188,10 @@ def test_mutation_rows_summed_without_the_rank_level(monkeypatch, strategy, kind
     work = Work(strategy, **kind)
     expected = of_oracle(work, 4, None)
 
-    def without_ranks(rows, source, grads, offsets, weights, group, summed, backend):
-        return group_by_row(rows, source, grads, offsets, weights, group, True, backend)
+    def without_ranks(rows, source, group, summed, backend):
+        return row_order(rows, source, group, True, backend)
 
-    monkeypatch.setattr("comm._pooled.group_by_row", without_ranks)
+    monkeypatch.setattr("comm._pooled.row_order", without_ranks)
     assert digest(run(work, 4)) != digest(expected)
 
 
