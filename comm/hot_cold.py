@@ -2,8 +2,9 @@
 
 A placement's `hot` ids have a copy behind every rank's own rows. A rank reads hot rows from its copy and asks owners
 for cold ones; hot gradients are summed over ranks in one dense buffer of the hot set's height, with a touch count,
-and every copy takes the same step. Sums are canonical, so the bits are those of `unique`. The owner's own row of a
-hot id is dead weight.
+and every copy takes the same step. Sums are canonical, so the bits are those of `unique`; with several nodes of several
+ranks they go through the nodes, which is what makes a copy cheaper than an exchange between them. The owner's own row
+of a hot id is dead weight.
 """
 
 from dataclasses import replace
@@ -15,7 +16,7 @@ from torch import Tensor
 from kernels import Bags, Buckets, bucketize, pooled_lookup, segment_grads, unique_ids, update_rows
 from kernels import Unique as Index
 
-from .canonical import all_reduce_touched, ring_bytes, touched_bytes
+from .canonical import all_reduce_touched, node_bytes, ring_bytes, touched_bytes
 from .counts import Counts
 from .group import Group
 from .schedule import Phase
@@ -48,6 +49,9 @@ class HotCold(Unique):
     def __init__(self, label: str, shards: Shards, group: Group, store: Store, backend: str | None = None) -> None:
         super().__init__(label, shards, group, store, backend)
         self.first_copy = shards.rows_of_rank[group.rank]
+        self.through_nodes = group.nodes > 1 and group.ranks_per_node > 1 and not self.ring
+        if self.through_nodes:
+            _ = group.node, group.rail  # made here, by all ranks, before any stream runs
 
     def forward(self) -> tuple[Phase, ...]:
         """Phases from `bags` to `pooled`: those of the cold strategy, its keys those of cold rows."""
@@ -102,7 +106,9 @@ class HotCold(Unique):
     def reduce_copies(self, hot_sums: Tensor, copies: Tensor) -> tuple[Tensor, Tensor]:
         """The same of this rank's gradients of some `copies`. Travels in the tables' dtype."""
         label, height = f"{self.label}.hot_reduce", len(self.shards.hot_keys)
-        return all_reduce_touched(self.group, copies, hot_sums, height, label, ring=self.ring)
+        return all_reduce_touched(
+            self.group, copies, hot_sums, height, label, ring=self.ring, through_nodes=self.through_nodes
+        )
 
     def hot_apply(self, hot_grads: tuple[Tensor, Tensor], lr: float, step: int) -> None:
         """The same optimizer step on every copy."""
@@ -117,7 +123,11 @@ class HotCold(Unique):
         if self.ring:
             hot = {"hot_reduce": ring_bytes(height * (values.shape[1] + 1), values.itemsize, world)}
         else:
-            stages = touched_bytes(height, values.shape[1], values.dtype, world)
+            if self.through_nodes:
+                row = (values.shape[1] + 1) * values.itemsize
+                stages = node_bytes(height, row, world, self.group.ranks_per_node)
+            else:
+                stages = touched_bytes(height, values.shape[1], values.dtype, world)
             hot = {f"hot_reduce.{stage}": bytes_ for stage, bytes_ in stages.items()}
         return super().sent(counts) | hot
 
