@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 import tyro
@@ -67,7 +67,10 @@ class Config:
 
 
 def main(
-    config: tyro.conf.OmitArgPrefixes[Config], ranks: int = 2, out: Path = Path("runs/train"), resume: bool = False
+    config: Annotated[Config, tyro.conf.arg(name="")],
+    ranks: int = 2,
+    out: Path = Path("runs/train"),
+    resume: bool = False,
 ) -> None:
     """Train a model on a click log (or on generated clicks), evaluate, keep checkpoints.
 
