@@ -99,7 +99,7 @@ class CachedStore:
             raise ValueError(f"unknown policy {policy!r}: choose one of {', '.join(POLICIES)}")
         if (policy == "static") != (hot is not None):
             raise ValueError("hot: expected the rows to keep with policy 'static', and with no other")
-        sets = -(-lines // ways)
+        sets = -(-lines // max(ways, 1))
         check_cache(tier, sets, ways, batch_rows, link)
         self.tier, self.link, self.policy, self.backend = tier, link, policy, backend
         self.exclusive, self.keyed = exclusive, keyed
@@ -165,7 +165,6 @@ class CachedStore:
                 rows = self._rows_in(slots)
                 self.dirty[slots] = False
             self._write_back(rows, slots)
-            self.tier.sync()
 
     def read(self, rows: Tensor) -> tuple[Tensor, ...]:
         """Values and states of `rows` [n], copied from the tier after a flush."""

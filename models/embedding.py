@@ -105,17 +105,17 @@ class ShardedEmbedding(nn.Module):
 
     def _spec(self, label: str, shards: Shards, blocks: tuple[tuple[int, int], ...], seed: int) -> StoreSpec:
         rows, table = _rows_held(shards, self.group.rank), shards.tables[0]
+        first_columns = [column * table.dim for _, column in blocks]
+        uniform = InitialRows(shards, self.group.rank, first_columns, seed)
         if self.init == "zeros":
             return StoreSpec(
                 label, rows, table.dim, table.dtype, self.optimizer,
                 initial=lambda some: torch.zeros(len(some), table.dim, dtype=table.dtype),
-                whole=lambda: zero_rows(rows, table.dim, table.dtype),
+                whole=lambda: zero_rows(rows, table.dim, table.dtype), table_of=uniform.table_of,
             )  # fmt: skip
-        first_columns = [column * table.dim for _, column in blocks]
         return StoreSpec(
             label, rows, table.dim, table.dtype, self.optimizer,
-            initial=InitialRows(shards, self.group.rank, first_columns, seed),
-            whole=lambda: self._uniform(shards, blocks, seed),
+            initial=uniform, whole=lambda: self._uniform(shards, blocks, seed), table_of=uniform.table_of,
         )  # fmt: skip
 
     def _uniform(self, shards: Shards, blocks: tuple[tuple[int, int], ...], seed: int) -> Tensor:

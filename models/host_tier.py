@@ -50,9 +50,6 @@ class HostTier:
             row_copy(_as_rows(theirs), _as_rows(mine), slots, rows, self.backend)
         self.written[rows] = True
 
-    def sync(self) -> None:
-        """Memory does not outlive the process."""
-
     def close(self) -> None:
         """Memory goes with the object."""
 

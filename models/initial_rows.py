@@ -64,6 +64,11 @@ class InitialRows:
             out[chosen] = self._of_run(run, rows[chosen])
         return out
 
+    def table_of(self, row: int) -> str:
+        """Name of the table that `row` belongs to."""
+        run = int(torch.searchsorted(self.starts, row, right=True)) - 1
+        return self.shards.tables[self.runs[run][0]].name
+
     def _of_run(self, run: int, rows: Tensor) -> Tensor:
         number, first, step, irregular = self.runs[run]
         local = rows - self.starts[run]

@@ -16,7 +16,7 @@ class StoreSpec:
 
     `initial(rows)` gives rows [n] int64 as they are before training, [n, dim]: a function of the row alone, so that any
     row can be made when it is first needed; `whole()` gives all of them at once, [rows, dim]. `label` is the team's,
-    and is what errors name.
+    `table_of(row)` the table that a row belongs to; errors name them.
     """
 
     label: str
@@ -26,6 +26,7 @@ class StoreSpec:
     optimizer: Optimizer
     initial: Callable[[Tensor], Tensor]
     whole: Callable[[], Tensor]
+    table_of: Callable[[int], str]
 
     def states_of(self, values: Tensor) -> tuple[Tensor, ...]:
         """Zero states beside `values`."""
@@ -49,10 +50,6 @@ class Tier(Protocol):
 
     def write(self, rows: Tensor, lines: Sequence[Tensor], slots: Tensor) -> None:
         """Take `rows` [n] int64, distinct, from `slots` of `lines`."""
-        ...
-
-    def sync(self) -> None:
-        """Return when everything written would outlive the process, where the tier can."""
         ...
 
     def close(self) -> None:
