@@ -28,7 +28,7 @@ class Collective:
         It uses the links over which bytes go, or the widest one if none go anywhere. A ring goes through all its links
         in step, so its time between nodes has those inside in it.
         """
-        bytes_ = loads(self.bytes, topology.ranks_per_node)
+        bytes_ = loads(self.bytes, topology.ranks_per_node, topology.nics)
         widest = "nic" if topology.nodes > 1 else "intra"
         used = [kind for kind, load in bytes_.items() if load] or [widest]
         if self.name != "all_to_all" and "nic" in used:
@@ -136,15 +136,14 @@ def costs(
     return prices
 
 
-def loads(bytes_: Tensor, ranks_per_node: int) -> Mapping[str, float]:
+def loads(bytes_: Tensor, ranks_per_node: int, nics: int = 1) -> Mapping[str, float]:
     """Bytes of the busiest end of each kind of link, out or in, under `bytes_` [world, world] from rank to rank.
 
-    `intra`: of a rank, from and to ranks of its node. `nic`: of a node, from and to other nodes.
+    `intra`: of a rank, from and to ranks of its node. `nic`: of one of a node's `nics`, from and to other nodes; each
+    carries what a run of ranks_per_node / nics ranks sends and gets.
     """
     node = torch.arange(len(bytes_)) // ranks_per_node
     within = node[:, None] == node[None, :]
     inside, between = bytes_ * within, bytes_ * ~within
-    of_node = torch.zeros(2, int(node[-1]) + 1, dtype=bytes_.dtype)
-    of_node[0].index_add_(0, node, between.sum(1))
-    of_node[1].index_add_(0, node, between.sum(0))
-    return {"intra": float(torch.stack([inside.sum(1), inside.sum(0)]).max()), "nic": float(of_node.max())}
+    of_nic = torch.stack([between.sum(1), between.sum(0)]).view(2, -1, ranks_per_node // nics).sum(2)
+    return {"intra": float(torch.stack([inside.sum(1), inside.sum(0)]).max()), "nic": float(of_nic.max())}

@@ -37,7 +37,8 @@ class Link:
 class Topology:
     """`nodes` x `ranks_per_node` ranks, node-major. `links` by "<link>/<collective>", as in "intra/all_to_all".
 
-    Bytes of an `intra` link are those of its busiest rank, of a `nic` link those of its busiest node, out or in.
+    Bytes of an `intra` link are those of its busiest rank, of a `nic` link those of its busiest NIC, out or in: a node
+    has `nics` of them, each for a run of its ranks.
     `kernels` by "<backend>/<op>" take bytes as in the op's contract (`cost` in its `cases.py`).
     """
 
@@ -46,6 +47,13 @@ class Topology:
     links: Mapping[str, Link]
     device: Device
     kernels: Mapping[str, Link] = field(default_factory=dict)
+    nics: int = 1
+
+    def __post_init__(self) -> None:
+        if self.nics < 1 or self.ranks_per_node % self.nics:
+            raise ValueError(
+                f"topology: expected nics that divide {self.ranks_per_node} ranks of a node, given {self.nics}"
+            )
 
     @property
     def world(self) -> int:
@@ -80,7 +88,9 @@ class Topology:
         """Read what `save` wrote."""
         fields = json.loads(path.read_text())
         links, kernels = ({name: _link(link) for name, link in fields[kind].items()} for kind in ("links", "kernels"))
-        return Topology(fields["nodes"], fields["ranks_per_node"], links, Device(**fields["device"]), kernels)
+        return Topology(
+            fields["nodes"], fields["ranks_per_node"], links, Device(**fields["device"]), kernels, fields.get("nics", 1)
+        )
 
 
 def _link(fields: dict) -> Link:
