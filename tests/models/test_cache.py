@@ -132,7 +132,7 @@ class Cache(RuleBasedStateMachine):
 
 
 TestCache = Cache.TestCase
-TestCache.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestCache.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
 
 
 def test_a_thousand_evaluation_steps_leak_no_lock():
@@ -214,7 +214,7 @@ def test_a_row_that_nobody_changed_takes_no_memory_of_the_host():
     ("options", "message"),
     [
         ({"lines": 0}, "expected at least one set"),
-        ({"ways": 0, "lines": 0}, "expected at least one set"),
+        ({"ways": 0}, "expected at least one set"),
         ({"batch_rows": 0}, "expected batch_rows >= 1"),
         ({"policy": "fifo"}, "unknown policy 'fifo'"),
         ({"policy": "static"}, "hot: expected the rows to keep"),
