@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
 
+import numpy as np
 import torch
 
 from kernels import Bags, Optimizer, TableSpec
@@ -49,7 +50,7 @@ class TableLoad:
 @dataclass(frozen=True)
 class DenseLoad:
     """Everything but the tables: `weights` entries of matrices (6 flops a sample each: 2 forward, 4 backward), of which
-    the share `bottom` is needed before no embedding; `activations` bytes of memory traffic a sample; `parameters` whose
+    the share `bottom` is the bottom MLP's, which waits for no embedding; `activations` bytes of memory traffic a sample; `parameters` whose
     gradients are summed over ranks, `gradient_bytes` each (0 parameters: dense gradients are off).
     """
 
@@ -103,7 +104,8 @@ def measured(
     """The workload of one global batch: `batches` are the table-major bags of every rank, of equal size.
 
     `distinct` is measured on the first rank, the first two, four, ... and all of them; counts between are interpolated
-    in log-log, fewer than the first rank's in proportion. Raises ValueError for a table without ids.
+    in log-log, fewer than the first rank's in proportion, more than all as all. Raises ValueError for a table
+    without ids.
     """
     samples = sum(len(bags) for bags in batches) // len(specs)
     loads = tuple(_measure(spec, list(_ids(batches, len(specs), t)), samples) for t, spec in enumerate(specs))
@@ -124,18 +126,11 @@ def _measure(spec: TableSpec, of_rank: list[torch.Tensor], samples: int) -> Tabl
     ends = sorted({*(1 << k for k in range(len(of_rank).bit_length()) if 1 << k <= len(of_rank)), len(of_rank)})
     prefixes = [torch.cat(of_rank[:end]) for end in ends]
     points = [(float(len(prefix)), float(len(prefix.unique()))) for prefix in prefixes if len(prefix)]
-    x, y = torch.tensor(points, dtype=torch.float64).T.log()
+    x, y = np.log(points).T
     ratio = points[0][1] / points[0][0]
 
     def distinct(n: float) -> float:
-        if n <= points[0][0]:
-            return n * ratio
-        at = min(int(torch.searchsorted(x, torch.tensor(n, dtype=torch.float64).log())), len(x) - 1)
-        if at == 0 or x[at] == x[at - 1]:
-            return points[at][1]
-        slope = (y[at] - y[at - 1]) / (x[at] - x[at - 1])
-        grown = y[at - 1] + slope * (torch.tensor(n, dtype=torch.float64).log() - x[at - 1])
-        return min(float(grown.exp()), float(spec.rows))
+        return n * ratio if n <= points[0][0] else float(np.exp(np.interp(np.log(n), x, y)))
 
     most = int(counts.argmax())
     return TableLoad(spec, len(ids) / samples, distinct, int(values[most]), float(counts[most]) / len(ids))

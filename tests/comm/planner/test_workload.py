@@ -55,8 +55,8 @@ def test_a_workload_is_not_empty():
 
 
 def test_a_table_that_nobody_looks_up_cannot_be_measured():
+    empty = [Bags(torch.zeros(0, dtype=torch.int64), torch.zeros(2, dtype=torch.int64))]
     with pytest.raises(ValueError, match="table 'user': expected ids in the batch to measure"):
-        empty = [Bags(torch.zeros(0, dtype=torch.int64), torch.zeros(2, dtype=torch.int64))]
         measured("x", (TABLE,), empty, Optimizer(), DenseLoad.none())
 
 
