@@ -1,5 +1,6 @@
 """`python -m experiments profile LOG`: what a click log asks of each of its tables."""
 
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from rich.table import Table
 from experiments.commands._logs import counting
 from experiments.data.batch import TABLES
 from experiments.data.criteo import OnBadLine, count_lines, value_blocks
-from experiments.data.usage import BATCHES, TableUsage
+from experiments.data.usage import BATCHES, CACHES, TableUsage
 from experiments.environment import environment
 from experiments.record import Measurement, Writer
 
@@ -49,15 +50,16 @@ def main(log: tyro.conf.Positional[Path], out: Path = Path("runs"), on_bad_line:
         for name, result in results.items():
             measured = Measurement({"log": log.name, "table": name}, result, dict.fromkeys(result, "1"), samples)
             writer.write(Config(str(log), on_bad_line), measured)
-    show(results, Console())
+    show(results, Console(width=None if sys.stdout.isatty() else 150))
     print(f"{samples} samples in {seconds:.1f} s, {60 * samples / seconds:,.0f} a minute -> {writer.path}")
 
 
 def show(results: dict[str, dict[str, float]], console: Console) -> None:
     """One line a table."""
     table = Table("table", title="shares and ratios of each table; `unique B`: distinct values / lookups in B samples")
-    columns = {"rows": "rows", "missing": "missing", "top_share": "lookups of top 1 %"}
+    columns = {"rows": "rows", "missing": "missing", "top_share": "top 1 %"}
     columns |= {f"unique_{size}": f"unique {size}" for size in BATCHES} | {"overlap": f"overlap of {BATCHES[1]}"}
+    columns |= {f"miss_{share}": f"miss at {share} %" for share in CACHES} | {"first": "new"}
     for title in columns.values():
         table.add_column(title, justify="right")
     for name, result in results.items():

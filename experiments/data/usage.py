@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from comm.planner.miss_curve import chosen, measure
 from experiments.data.hashing import key_of, mix_all
 from experiments.data.rows import MISSING_VALUE
 
 HELD = 1 << 18
 BATCHES = (512, 4096, 32_768)
-"""Sizes of batch whose distinct values are counted."""
+"""Sizes of batch whose distinct values are counted; the middle one is that of overlaps and miss rates."""
+CACHES = (1, 5, 20)
+"""Sizes of cache whose misses are told, in per cent of the table's rows."""
 
 
 @dataclass
@@ -72,6 +75,35 @@ class Popular:
         return float(largest.sum())
 
 
+@dataclass
+class Reuse:
+    """Distinct values of consecutive batches, of the share `sample` of values that is followed: at most `HELD` / 2
+    accesses are held, a longer stream is followed in half as many values, again and again.
+    """
+
+    sample: float = 1.0
+    batches: list[NDArray[np.int64]] = field(default_factory=list)
+    held: int = 0
+
+    def add(self, values: NDArray[np.int64]) -> None:
+        """The values of one batch."""
+        followed = np.unique(values[chosen(values, self.sample)] if self.sample < 1 else values)
+        self.batches.append(followed)
+        self.held += len(followed)
+        while self.held > HELD // 2:
+            self.sample /= 2
+            self.batches = [batch[chosen(batch, self.sample)] for batch in self.batches]
+            self.held = sum(map(len, self.batches))
+
+    def misses(self, rows: int) -> dict[str, float]:
+        """Of a batch's distinct values, the share that an LRU cache misses, by its share of `rows`; and the share that
+        is new to the log, which every cache misses.
+        """
+        curve = measure(self.batches)
+        shares = {f"miss_{share}": float(curve.rate(share / 100 * rows * self.sample)) for share in CACHES}
+        return shares | {"first": curve.first / curve.accesses}
+
+
 class TableUsage:
     """One table's part of a pass. Values are int64, `MISSING_VALUE` counts as a value of its own."""
 
@@ -80,8 +112,8 @@ class TableUsage:
         self.lookups = self.missing = 0
         self.distinct, self.popular = Distinct(key_of(0, name, "usage")), Popular()
         self._unique = {size: [0, 0] for size in BATCHES}  # distinct values in batches of that size, and batches
+        self.reuse = Reuse()
         self._overlap = [0, 0]  # distinct values of a batch, and those of them that the one before had too
-        self._before: NDArray[np.int64] | None = None
 
     def add(self, values: NDArray[np.int64]) -> None:
         """The values of consecutive samples."""
@@ -96,6 +128,8 @@ class TableUsage:
             first, second = np.unique(values[:middle]), np.unique(values[middle : 2 * middle])
             self._overlap[0] += len(second)
             self._overlap[1] += len(np.intersect1d(first, second, assume_unique=True))
+        for begin in range(0, len(values) - middle + 1, middle):
+            self.reuse.add(values[begin : begin + middle])
         found, counts = np.unique(values, return_counts=True)
         self.distinct.add(found)
         self.popular.add(found, counts)
@@ -113,4 +147,6 @@ class TableUsage:
                 found[f"unique_{size}"] = distinct / (batches * size)
         if self._overlap[0]:
             found["overlap"] = self._overlap[1] / self._overlap[0]
+        if len(self.reuse.batches) > 1 and self.reuse.held:
+            found |= self.reuse.misses(rows)
         return found
