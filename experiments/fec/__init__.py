@@ -1,0 +1,1 @@
+"""FEC: popular rows by all-reduce, safe rows ahead of time, exactly."""
