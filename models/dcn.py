@@ -8,10 +8,10 @@ from torch import Tensor
 
 from models.initialise import init_dense
 from models.layers import MLP, LowRankCross
-from models.ranking import PooledEmbedding, RankingModel, check_top
+from models.ranking import PooledEmbedding, TwoPartModel, check_top
 
 
-class DLRMDCNv2(RankingModel):
+class DLRMDCNv2(TwoPartModel):
     """top(cross(concat(bottom(dense), pooled))): -> logits [B].
 
     Tables may have any widths. Initial dense weights depend on (seed, parameter name) alone.
@@ -39,6 +39,6 @@ class DLRMDCNv2(RankingModel):
         init_dense(self.cross, seed, "cross")
         init_dense(self.top, seed, "top")
 
-    def interact(self, dense: Tensor, pooled: Tensor) -> Tensor:
-        """dense [B, dense_features], pooled [B, sum of dims] -> [B, 1]."""
-        return self.top(self.cross(torch.cat([self.bottom(dense), pooled], dim=1)))
+    def above(self, bottom: Tensor, pooled: Tensor) -> Tensor:
+        """bottom [B, its width], pooled [B, sum of dims] -> [B, 1]."""
+        return self.top(self.cross(torch.cat([bottom, pooled], dim=1)))

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from models.initialise import init_dense
 from models.layers import MLP, DotInteraction
-from models.ranking import PooledEmbedding, RankingModel, check_top
+from models.ranking import PooledEmbedding, TwoPartModel, check_top
 
 
-class DLRM(RankingModel):
+class DLRM(TwoPartModel):
     """top(concat(z, dots(z, e_1 .. e_F))) with z = bottom(dense) and e_t the pooled row of table t: -> logits [B].
 
     All tables have width `bottom[-1]`, else ValueError. Initial dense weights depend on (seed, parameter name) alone.
@@ -40,9 +40,8 @@ class DLRM(RankingModel):
         init_dense(self.bottom, seed, "bottom")
         init_dense(self.top, seed, "top")
 
-    def interact(self, dense: Tensor, pooled: Tensor) -> Tensor:
-        """dense [B, dense_features], pooled [B, F * D] -> [B, 1]."""
-        z = self.bottom(dense)
-        e = rearrange(pooled, "b (f d) -> b f d", d=z.shape[1])
-        x = torch.cat([rearrange(z, "b d -> b 1 d"), e], dim=1)
-        return self.top(torch.cat([z, self.dots(x)], dim=1))
+    def above(self, bottom: Tensor, pooled: Tensor) -> Tensor:
+        """bottom [B, D], pooled [B, F * D] -> [B, 1]."""
+        e = rearrange(pooled, "b (f d) -> b f d", d=bottom.shape[1])
+        x = torch.cat([rearrange(bottom, "b d -> b 1 d"), e], dim=1)
+        return self.top(torch.cat([bottom, self.dots(x)], dim=1))

@@ -58,10 +58,13 @@ class RankingModel(nn.Module, ABC):
         for another dtype or shape.
         """
         self._check(dense, pooled)
-        low = self.dense_dtype != torch.float32
-        with torch.autocast(pooled.device.type, self.dense_dtype if low else None, enabled=low):
+        with self._autocast(pooled.device):
             logits = self.interact(dense, pooled)
         return rearrange(logits, "b 1 -> b").to(pooled.dtype)
+
+    def _autocast(self, device: torch.device) -> torch.autocast:
+        low = self.dense_dtype != torch.float32
+        return torch.autocast(device.type, self.dense_dtype if low else None, enabled=low)
 
     def forward(self, dense: Tensor, bags: Bags) -> Tensor:
         """dense [B, dense_features], table-major bags of B samples -> logits [B]."""
@@ -88,6 +91,34 @@ class RankingModel(nn.Module, ABC):
     def parameters_dtype(self) -> torch.dtype:
         """Dtype of the dense parameters."""
         return next(p.dtype for name, p in self.named_parameters() if not name.startswith("embedding."))
+
+
+class TwoPartModel(RankingModel):
+    """A model whose dense part begins without the embedding: `bottom` first, then `above` with the pooled rows.
+
+    The two run apart where pooled rows are on their way while `bottom` computes; together they are `dense`.
+    """
+
+    bottom: nn.Module
+
+    @abstractmethod
+    def above(self, bottom: Tensor, pooled: Tensor) -> Tensor:
+        """What `bottom` gave [B, its width], pooled [B, sum of dims] -> [B, 1]."""
+
+    def interact(self, dense: Tensor, pooled: Tensor) -> Tensor:
+        """dense [B, dense_features], pooled [B, sum of dims] -> [B, 1]."""
+        return self.above(self.bottom(dense), pooled)
+
+    def first_part(self, dense: Tensor) -> Tensor:
+        """dense [B, dense_features] -> what `bottom` gives [B, its width], in `dense_dtype`."""
+        with self._autocast(dense.device):
+            return self.bottom(dense)
+
+    def second_part(self, bottom: Tensor, pooled: Tensor) -> Tensor:
+        """What `first_part` gave, pooled [B, sum of dims] -> logits [B] in the dtype of `pooled`."""
+        with self._autocast(pooled.device):
+            logits = self.above(bottom, pooled)
+        return rearrange(logits, "b 1 -> b").to(pooled.dtype)
 
 
 def check_top(top: tuple[int, ...]) -> None:
