@@ -167,7 +167,7 @@ def main(arguments: list[str]) -> None:
         if not arguments or arguments[0] not in known:  # these import much: only when asked for, or to be listed
             known |= other_commands(*arguments[:1])
         tyro.extras.subcommand_cli_from_dict(known, prog="python -m experiments", args=arguments)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise SystemExit(f"error: {error}") from None
 
 

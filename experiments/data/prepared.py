@@ -7,6 +7,7 @@ A prepared log is a folder: `label.bin` [n] uint8, `dense.bin` [n, 13] float32 (
 import json
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -128,9 +129,12 @@ def prepare(stream: ClickStream, out: Path, advanced: Callable[[int], object] = 
         for file in files:
             file.flush()
             os.fsync(file.fileno())
+    except OSError as error:
+        raise OSError(f"{out}: could not write sample {written} and on ({error.strerror}); run prepare again") from error
     finally:
         for file in files:
-            file.close()
+            with suppress(OSError):  # what a full disk does not take is not wanted
+                file.close()
     manifest = {
         "version": VERSION,
         "samples": written,

@@ -53,6 +53,17 @@ def test_a_torn_folder_is_refused(tmp_path, folder):
         prepare(CLICKS, folder)
 
 
+def test_a_full_disk_says_where_it_stopped(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(prepared.os, "fsync", full)
+    with pytest.raises(OSError, match=r"could not write sample 1000 and on \(No space left on device\)"):
+        prepare(CLICKS, tmp_path / "a")
+    with pytest.raises(ValueError, match="expected a prepared log"):
+        PreparedLog(tmp_path / "a")
+
+
 def test_the_command_prepares_a_text_log(tmp_path, capsys):
     row = "\t".join(["1", *["3"] * 13, *["0a"] * 26])
     log = tmp_path / "clicks.tsv"
