@@ -21,10 +21,12 @@ import paper_figs
 from experiments.names import find, require
 from experiments.record import last_runs, path_of, read
 from paper_figs import report, style
+from paper_figs.readme import problem, updated
 from paper_figs.table import Claim, show
 
 RECORDS = Path("experiments/results")
 OUT = Path("paper_figs/out")
+README = Path("README.md")
 
 
 def load(name: str) -> Any:
@@ -88,6 +90,17 @@ def problems_of(names: Iterable[str], records: Path, out: Path) -> list[str]:
     return problems + [f"{name}: no module draws {out}/{name}.svg" for name in sorted(drawn - set(figures()))]
 
 
+def readme_rows(records: Path) -> list[tuple[Claim, str, str]]:
+    """Every claim that the committed records bear, with the names of its figure and its experiment."""
+    rows = []
+    for name in figures():
+        module = load(name)
+        if path_of(records, module.SOURCE).exists():
+            frame = last_runs(read(path_of(records, module.SOURCE)))
+            rows += [(claim, name, module.SOURCE) for claim in module.claims(frame)]
+    return rows
+
+
 def figures() -> list[str]:
     """Names of every figure."""
     return find(paper_figs, "draw")
@@ -99,6 +112,7 @@ def run(
     out: Path = OUT,
     check: bool = False,
     page: Path | None = None,
+    readme: bool = False,
 ) -> None:
     """Draw figures from records and print the claim table.
 
@@ -107,14 +121,21 @@ def run(
         records: the folder of the records.
         out: the folder of the figures.
         page: also write claims, figures and environments as one HTML file.
-        check: draw nothing; fail unless each figure is exactly what its records draw and every record is readable.
+        check: draw nothing; fail unless each figure and the README's table are what the records say, and every record
+            is readable.
+        readme: write the README's claim table from the records, and draw nothing.
     """
     console = Console(width=None if sys.stdout.isatty() else 140)
     names = [require(n, figures(), "figure") for n in name] or figures()
+    if readme:
+        README.write_text(updated(README.read_text(encoding="utf-8"), readme_rows(records)), encoding="utf-8")
+        return
     if check:
         problems = problems_of(names, records, out)
-        for problem in problems:
-            console.print(problem, markup=False, highlight=False, soft_wrap=True)
+        stale = None if problems or name else problem(README, readme_rows(records))
+        problems += [stale] if stale else []
+        for found in problems:
+            console.print(found, markup=False, highlight=False, soft_wrap=True)
         if problems:
             raise SystemExit(1)
         print(f"{len(names)} figures are what the records in {records} draw")

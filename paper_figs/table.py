@@ -14,7 +14,8 @@ from experiments.record import KINDS
 class Claim:
     """One row: the claim in words, the paper's figure ("none" if it has none), what the records say, and their kind.
 
-    `kind` is one of KINDS, or several joined by " vs " where the claim compares them.
+    `kind` is one of KINDS, or several joined by " vs " where the claim compares them. `brief` says what came out in a
+    few words; a claim that has it is in the README's table.
 
     Raises:
         ValueError: unknown kind.
@@ -24,6 +25,7 @@ class Claim:
     paper: str
     got: str
     kind: str
+    brief: str = ""
 
     def __post_init__(self) -> None:
         unknown = [kind for kind in self.kind.split(" vs ") if kind not in KINDS]

@@ -43,14 +43,16 @@ def claims(df: pd.DataFrame) -> list[Claim]:
     exact = int(fewer.eq(df["config.ranks_per_node"]).sum())
     found = [
         Claim("value bytes between nodes exactly L times fewer than flat, L ranks a node", "none",
-              f"{exact} of {len(df)} points exactly L times", _kind(df)),
+              f"{exact} of {len(df)} points exactly L times", _kind(df), brief=f"{exact} of {len(df)} points"),
     ]  # fmt: skip
     rate, local = TARGET
     target = df["config.ranks_per_node"].eq(local) & df["point.rate"].eq(rate)
     rows, others = df.loc[target], df.loc[~target]
     if len(rows):
         got = "; ".join(_gain(row) for row in rows.to_dict("records"))
-        found.append(Claim(f"at least 2x faster than flat at {rate} with L = {local}", "none", got, _kind(df)))
+        brief = ", ".join(f"{row['point.layout']} {row['metrics.speedup']:.1f}x" for row in rows.to_dict("records"))
+        claim = f"`hierarchical` at least 2x faster than flat at {rate} with L = {local} ranks a node"
+        found.append(Claim(claim, "none", got, _kind(df), brief))
     if len(others):
         got = "; ".join(
             f"L = {row['config.ranks_per_node']}, {row['point.rate']}, {_gain(row)}"

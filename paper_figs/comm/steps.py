@@ -62,9 +62,11 @@ def claims(df: pd.DataFrame) -> list[Claim]:
     by_rate = ", ".join(f"{name}: {every:.3f} ({own:.3f} rows as they are)" for name, (every, own) in ranks.items())
     found = [
         Claim("bytes predicted by every strategy and wire are the bytes sent", "none",
-              f"{exact} of {points} points equal to the byte", f"predicted vs {kind}"),
+              f"{exact} of {points} points equal to the byte", f"predicted vs {kind}",
+              brief=f"{exact} of {points} points"),
         Claim("median error of a step's simulated communication time at most 15 %, 40 points or more", "none",
-              f"{100 * errors.median():.0f} % over {points} points ({by_cluster})", f"simulated vs {kind}"),
+              f"{100 * errors.median():.0f} % over {points} points ({by_cluster})", f"simulated vs {kind}",
+              brief=f"{100 * errors.median():.0f} %"),
         Claim("Spearman's rank correlation of simulated and seen time at least 0.95 within each rate", "none",
               by_rate, f"simulated vs {kind}"),
     ]  # fmt: skip

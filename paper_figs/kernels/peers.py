@@ -87,7 +87,7 @@ def _claim(df: pd.DataFrame, what: str, least: float) -> Claim | None:
         f"{below} wholly below {FLOOR}); ours at {own.min():.2f} to {own.max():.2f} of the rate of random rows"
         + (f"; below the target: {'; '.join(misses)}" if misses else "")
     )
-    return Claim(f"{what} ({peers}): at least {least}x", "none", got, df["kind"].iloc[0])
+    return Claim(f"{what} ({peers}): at least {least}x", "none", got, df["kind"].iloc[0], brief=f"{mean:.2f}x")
 
 
 def _ratio(row: dict) -> str:

@@ -58,12 +58,14 @@ def claims(df: pd.DataFrame) -> list[Claim]:
             "none",
             f"{equal} of {len(same)} runs equal to {REFERENCE}'s; rowwise differs by at most {worst:.1e}",
             _kind(df),
+            brief=f"{equal} of {len(same)} runs",
         ),
         Claim(
             "bytes predicted by every strategy are the bytes sent",
             "none",
             f"{exact} of {len(ends)} runs equal to the byte",
             f"predicted vs {_kind(df)}",
+            brief=f"{exact} of {len(ends)} runs",
         ),
     ]
     if "metrics.auc_share" in ends:
@@ -75,6 +77,7 @@ def claims(df: pd.DataFrame) -> list[Claim]:
                 f"{low['metrics.auc_share']:.3f} of the way at the least: AUC {low['metrics.auc']:.4f}, "
                 f"Bayes {low['metrics.bayes_auc']:.4f}",
                 _kind(df),
+                brief=f"{low['metrics.auc_share']:.3f} of the way",
             )
         )
     else:

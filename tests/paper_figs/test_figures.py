@@ -9,6 +9,7 @@ import paper_figs
 from experiments.record import KINDS, Measurement, Writer
 from paper_figs import style
 from paper_figs.__main__ import draw, draw_all, figures, problems_of
+from paper_figs.readme import BEGIN, END, problem, updated
 from paper_figs.table import Claim, show
 
 FIGURE = """from paper_figs import style
@@ -164,3 +165,22 @@ def test_the_page_shows_everything_and_fetches_nothing(toy, tmp_path):
     assert "toy/one" in page.anchors
     for word in ("it grows", "Fig. 3", "2.0 ms", "15 records of toy/one", "cores", *KINDS):
         assert word in page.text
+
+
+def test_the_readmes_table_holds_the_brief_claims_and_is_checked(tmp_path):
+    rows = [
+        (Claim("a | b", "Fig. 1", "1.23x, at length", "measured", brief="1.2x"), "toy/one", "toy/run"),
+        (Claim("long", "none", "2.0", "measured"), "toy/one", "toy/run"),
+    ]
+    readme = tmp_path / "README.md"
+    readme.write_text(f"before\n{BEGIN}\nstale\n{END}\nafter\n")
+    assert "--readme" in problem(readme, rows)
+    readme.write_text(text := updated(readme.read_text(), rows))
+    assert problem(readme, rows) is None
+    assert "| a \\| b | Fig. 1 | 1.2x | measured | [`toy/run`](paper_figs/out/toy/one.svg) |" in text
+    assert "long" not in text
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert problem(readme, rows[1:])
+    with pytest.raises(ValueError, match="expected a table between"):
+        updated("nothing", rows)
