@@ -7,7 +7,14 @@ from experiments.run import Job, report, run
 
 # Seconds that `make reproduce` may take on a laptop: everything, and the share of each part.
 EVERYTHING = 900.0
-SHARES = {("kernels/step", "train/"): 240.0, ("kernels/",): 80.0, ("comm/",): 80.0}
+SHARES = {
+    ("kernels/step", "train/"): 240.0,
+    ("kernels/",): 80.0,
+    ("comm/",): 80.0,
+    ("embark/",): 150.0,
+    ("fec/",): 200.0,
+    ("offload/",): 150.0,
+}
 
 
 @pytest.mark.parametrize("name", names())
