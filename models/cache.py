@@ -177,12 +177,22 @@ class CachedStore:
     def write(self, rows: Tensor, arrays: Sequence[Tensor]) -> None:
         """Set values and states of `rows` [n], distinct, in the tier; every line is emptied first."""
         self.flush()
+        self._empty()
+        self.tier.write(rows, arrays, torch.arange(len(rows)))
+
+    def clear(self) -> None:
+        """Every row as it was before training."""
+        self._empty()
+        self.dirty.fill_(False)
+        self.tier.written.fill_(False)
+
+    def _empty(self) -> None:
+        """No row is in any line; changes that were not flushed are gone."""
         if self.counters.leases:
             raise RuntimeError(f"{self.tier.spec.label!r}: expected no lease out while rows are set from outside")
         self.tags.fill_(-1)
         slots, _ = self.overflow.lines()
         self.overflow.free(slots)
-        self.tier.write(rows, arrays, torch.arange(len(rows)))
 
     def stats(self) -> dict[str, int]:
         """See `CacheCounters`."""

@@ -6,7 +6,6 @@ place last: a folder without one is no checkpoint, whatever ended its writer. Ra
 
 import json
 import logging
-import os
 import shutil
 import warnings
 from collections.abc import Iterator
@@ -22,16 +21,15 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
 from comm.plan import Plan
+from comm.shards import Shards
+from comm.store import Store
 
-from .embedding import ShardedEmbedding, Team, held
+from .embedding import ShardedEmbedding, Team, held, rows_held
+from .manifest import MANIFEST, folder_of, latest, publish
 
 warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable")  # each rank saves for itself
 
 logging.getLogger("c10d-NullHandler-dcp_logger").setLevel(logging.WARNING)  # it notes every tensor
-
-MANIFEST = "manifest.json"
-KEPT = 2
-"""Complete checkpoints that stay; older ones are deleted once a newer one is whole."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +78,7 @@ def save(folder: Path, embedding: ShardedEmbedding, step: int, dense: Tensor) ->
 
     Raises OSError that names the last complete checkpoint if this one cannot be written (a full disk, say).
     """
-    path = folder / f"step-{step:09d}"
+    path = folder_of(folder, step)
     state = {key: tensor for team in embedding.teams for key, tensor in _mine(embedding, team)}
     if embedding.group.rank == 0:
         shutil.rmtree(path, ignore_errors=True)
@@ -99,15 +97,8 @@ def save(folder: Path, embedding: ShardedEmbedding, step: int, dense: Tensor) ->
     embedding.group.barrier()  # every rank's part is on disk before the manifest says so
     if embedding.group.rank == 0:
         _publish(path, embedding, step)
-        for old in _complete(folder)[:-KEPT]:
-            shutil.rmtree(old)
     embedding.group.barrier()
     return path
-
-
-def latest(folder: Path) -> Path | None:
-    """The newest complete checkpoint in `folder`, if there is one."""
-    return max(_complete(folder), default=None)
 
 
 def load(path: Path, embedding: ShardedEmbedding) -> tuple[int, Tensor]:
@@ -135,8 +126,7 @@ def _mine(embedding: ShardedEmbedding, team: Team) -> Iterator[tuple[str, Tensor
     ones.
     """
     rank, shards, store = embedding.group.rank, team.strategy.shards, team.strategy.store
-    store.flush()
-    arrays = [store.values, *store.states]
+    arrays = _arrays(store, shards, rank)
     places: dict[tuple[int, int], tuple[int, int]] = {}
     if shards.cells:
         for cell in (cell for cell in shards.cells if cell.rank == rank):
@@ -163,7 +153,7 @@ def _mine(embedding: ShardedEmbedding, team: Team) -> Iterator[tuple[str, Tensor
 def _fill(path: Path, embedding: ShardedEmbedding, team: Team, saved: Plan) -> None:
     """The rows that this rank holds of a team, one saved piece after another: memory is one piece's."""
     store, shards = team.strategy.store, team.strategy.shards
-    arrays, begin = [store.values, *store.states], 0
+    arrays, begin = _arrays(store, shards, embedding.group.rank), 0
     for n, ids in held(shards, embedding.group.rank):
         number, column = team.blocks[n]
         width = shards.tables[n].dim
@@ -184,6 +174,15 @@ def _fill(path: Path, embedding: ShardedEmbedding, team: Team, saved: Plan) -> N
                 else:  # of whole rows: the same beside every block of columns
                     array[begin + positions] = source
         begin += len(ids)
+    if not store.slots_are_rows:
+        store.write(torch.arange(begin), arrays)
+
+
+def _arrays(store: Store, shards: Shards, rank: int) -> list[Tensor]:
+    """Values and states of every row of `rank`: the store's own, or copies if it keeps rows elsewhere."""
+    store.flush()
+    rows = torch.arange(rows_held(shards, rank))
+    return [store.values, *store.states] if store.slots_are_rows else list(store.read(rows))
 
 
 def _read(path: Path, rank: int, keys: list[str]) -> dict[str, Tensor]:
@@ -195,24 +194,11 @@ def _read(path: Path, rank: int, keys: list[str]) -> dict[str, Tensor]:
 
 
 def _publish(path: Path, embedding: ShardedEmbedding, step: int) -> None:
-    """The manifest, all of it or none."""
+    """The manifest: from then on it is a checkpoint."""
     manifest = {
         "step": step,
         "ranks_per_node": embedding.group.ranks_per_node,
         "optimizer": asdict(embedding.optimizer),
         "plan": json.loads(embedding.plan.to_json()),
     }
-    draft = path / f"{MANIFEST}.draft"
-    with draft.open("w") as file:
-        file.write(json.dumps(manifest, indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    draft.rename(path / MANIFEST)
-    for folder in (path, path.parent):
-        handle = os.open(folder, os.O_RDONLY)
-        os.fsync(handle)
-        os.close(handle)
-
-
-def _complete(folder: Path) -> list[Path]:
-    return sorted(found.parent for found in folder.glob(f"step-*/{MANIFEST}"))
+    publish(path, manifest)

@@ -104,7 +104,7 @@ class ShardedEmbedding(nn.Module):
         return Team(blocks, build(placements[0].strategy, label, shards, self.group, store, backend))
 
     def _spec(self, label: str, shards: Shards, blocks: tuple[tuple[int, int], ...], seed: int) -> StoreSpec:
-        rows, table = _rows_held(shards, self.group.rank), shards.tables[0]
+        rows, table = rows_held(shards, self.group.rank), shards.tables[0]
         first_columns = [column * table.dim for _, column in blocks]
         uniform = InitialRows(shards, self.group.rank, first_columns, seed)
         if self.init == "zeros":
@@ -245,7 +245,7 @@ def _is_replicated(placements: Sequence[Placement]) -> bool:
     return not placements[0].ranks
 
 
-def _rows_held(shards: Shards, rank: int) -> int:
+def rows_held(shards: Shards, rank: int) -> int:
     """Rows of `rank`'s array, as many as `held` lists."""
     if _is_replicated(shards.placements):
         return sum(table.rows for table in shards.tables)
@@ -266,7 +266,7 @@ def _gather(team: Team, group: Group) -> list[tuple[Tensor, ...]]:
     if store.slots_are_rows:
         arrays = [store.values, *store.states]
     else:
-        arrays = list(store.read(torch.arange(_rows_held(shards, group.rank))))
+        arrays = list(store.read(torch.arange(rows_held(shards, group.rank))))
     if _is_replicated(shards.placements):
         everything, runs = arrays, held(shards, group.rank)
     else:
