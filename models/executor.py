@@ -137,8 +137,9 @@ class _Step:
     def _may_begin(self, phase: Phase, alone: bool) -> bool:
         if not self._there.issuperset(phase.needs):
             return False
-        due = phase.yields and not alone and any(self._there.issuperset(other.needs) for other in self._critical)
-        return not due
+        if not phase.yields or alone or not self._critical:
+            return True
+        return not self._there.issuperset(self._critical[0].needs)  # the next of its stream, or the one that runs
 
     def fail(self, name: str, error: BaseException) -> None:
         """Begin no further phase; the first failure is the one reported."""

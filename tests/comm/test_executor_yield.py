@@ -48,3 +48,15 @@ def test_without_overlap_nobody_is_yielded_to():
     )
     events = Executor(overlap=False).run(Schedule(phases, ()), {})
     assert [event.phase for event in events] == ["early_send", "grad_send"]
+
+
+def test_an_exchange_behind_one_that_waits_is_not_due():
+    """Rows of a later part could be sent, but for the gradients before them: the link is free for a prefetch."""
+    phases = (
+        Phase("early_send", lambda: time.sleep(0.01) or 1, (), ("returned",), "network", "ahead", yields=True),
+        Phase("dense", lambda: time.sleep(0.05) or 1, (), ("grad",), "compute"),
+        Phase("grad_send.0", lambda _: None, ("grad",), (), "network"),
+        Phase("send.2", lambda: None, (), (), "network"),
+    )
+    events = {event.phase: event for event in Executor(overlap=True).run(Schedule(phases, ()), {})}
+    assert events["early_send"].end < events["grad_send.0"].start
