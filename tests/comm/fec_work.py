@@ -5,7 +5,7 @@ In its own module so that processes started by `comm.group.launch` can import it
 
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 
 import numba
@@ -121,7 +121,6 @@ class Arm:
     hot: int | None = None  # every so many ids are hot; 0: none
     overlap: bool = False
     delays: int | None = None  # seed of random delays in all phases
-    made: list = field(default_factory=list, compare=False)  # what a rank trained with, for tests that look inside
 
     def plan(self, world: int) -> Plan:
         plan = Plan.uniform(TABLES, self.strategy, world)
@@ -192,7 +191,6 @@ def train(group: Group, arm: Arm) -> Result:
     model, optimizer = build(arm, group)
     training = training_of(arm, group, model, optimizer)
     losses = [frame["loss"] for frame in training.steps(frames(arm, group))]
-    arm.made.append((model, training))
     return result_of(model, losses, group)
 
 
