@@ -14,18 +14,21 @@ from experiments.metrics import ClickMetrics
 from experiments.schedules import WarmupDecay
 from kernels import Optimizer
 from models.dcn import DLRMDCNv2
+from models.deepfm import DeepFM
 from models.dlrm import DLRM
 from models.embedding import ShardedEmbedding
 from models.executor import Event, Executor
+from models.ranking import RankingModel
 from models.step import TrainingStep
+from models.wide_deep import WideDeep
 
-ModelName = Literal["dcnv2", "dlrm"]
+ModelName = Literal["dcnv2", "dlrm", "deepfm", "wide_deep"]
 
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """What is trained: widths of the MLPs (`top` without its last 1), low-rank cross (dcnv2 only), dtype of the dense
-    part.
+    """What is trained: widths of the MLPs (`top` without its last 1; `bottom` in dlrm and dcnv2 only), low-rank cross
+    (dcnv2 only), dtype of the dense part.
     """
 
     name: ModelName = "dcnv2"
@@ -36,10 +39,13 @@ class ModelConfig:
     bf16: bool = False
     seed: int = 0
 
-    def build(self, embedding: ShardedEmbedding) -> DLRM | DLRMDCNv2:
+    def build(self, embedding: ShardedEmbedding) -> RankingModel:
         """The model over `embedding`."""
         dtype = torch.bfloat16 if self.bf16 else torch.float32
         top = (*self.top, 1)
+        if self.name in ("deepfm", "wide_deep"):
+            kind = DeepFM if self.name == "deepfm" else WideDeep
+            return kind(embedding, DENSE, top, dense_dtype=dtype, seed=self.seed)
         if self.name == "dlrm":
             return DLRM(embedding, DENSE, self.bottom, top, dense_dtype=dtype, seed=self.seed)
         return DLRMDCNv2(

@@ -125,3 +125,15 @@ def check_top(top: tuple[int, ...]) -> None:
     """Raise ValueError unless the top MLP ends in one logit."""
     if not top or top[-1] != 1:
         raise ValueError(f"top: expected widths that end in 1 (the logit), given {top}")
+
+
+def shared_width(model: str, tables: tuple[TableSpec, ...]) -> int:
+    """The one width of all `tables`, of which the first column is a weight; ValueError if they have several, or 1."""
+    width = tables[0].dim
+    other = [t for t in tables if t.dim != width or t.dim < 2]
+    if other:
+        raise ValueError(
+            f"{model}: expected tables of one width of at least 2 (a weight and a vector), given {tables[0].name!r} of "
+            f"dim {width} and {other[0].name!r} of dim {other[0].dim}; DLRMDCNv2 takes mixed dims"
+        )
+    return width
