@@ -6,7 +6,7 @@ arms take turns, `rounds` bursts of `steps` steps each. The counting pass reads 
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -23,17 +23,15 @@ from experiments.calibrate import sizes_up_to, time_collectives
 from experiments.cluster import Cluster, run
 from experiments.comm._steps import cluster_of
 from experiments.comm.steps import topology_of
+from experiments.config import Measurement
 from experiments.data.batch import ClickBatch, ClickStream
 from experiments.data.counting import count_use
-from experiments.fec._arms import ARMS, Arm
+from experiments.fec._arms import ARMS, BASELINES, Arm
 from experiments.fec._bench import OPTIMIZER, Bench, Iteration, Rows, ahead, frames_of
 from experiments.fec._streams import lines_of, open_stream
 from experiments.record import Value
 from kernels import Optimizer
 from models.trace import compute_seconds, executed
-
-MOST_AHEAD = 10
-"""Batches that an arm may read ahead of those that count."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +116,26 @@ def turns(names: Sequence[str]) -> tuple[Turn, ...]:
     return tuple(Turn(name, ARMS[name]) for name in names)
 
 
+WARM = 2
+"""First steps of a burst that do not count."""
+
+
+def batches_for(which: Sequence[Turn], steps: int, warm: int = WARM) -> int:
+    """Batches that bursts of `steps` steps read."""
+    return warm + steps + max(ahead(turn.arm) for turn in which)
+
+
+def samples_of(cell: Cell, which: Sequence[Turn], steps: int) -> int:
+    """Samples of a global batch."""
+    return cell.local_batch(batches_for(which, steps)) * cell.world
+
+
 def run_cell(
-    cell: Cell, which: Sequence[Turn], rounds: int, steps: int, warm: int = 2
+    cell: Cell, which: Sequence[Turn], rounds: int, steps: int, warm: int = WARM
 ) -> tuple[Cluster, list[RankRun]]:
     """The cell on an emulated cluster (plain loopback where links cannot be shaped): every rank's account."""
     cluster = cluster_of(cell.nodes, cell.ranks_per_node, cell.rate)
-    needed = warm + steps + max(ahead(turn.arm) for turn in which)
+    needed = batches_for(which, steps, warm)
     use = cell.count(needed) if any(turn.arm.tier for turn in which) else None
     return cluster, run(cluster, run_rank, cell, tuple(which), rounds, steps, warm, use)
 
@@ -132,7 +144,7 @@ def run_rank(
     group: Group, cell: Cell, which: Sequence[Turn], rounds: int, steps: int, warm: int, use: RowUse | None
 ) -> RankRun:
     """One rank: see the module's docstring."""
-    needed = warm + steps + max(ahead(turn.arm) for turn in which)
+    needed = batches_for(which, steps, warm)
     parts = cell.batches(needed, group.rank)
     frames = frames_of([p.bags for p in parts], [p.label for p in parts], [p.dense for p in parts], group.size)
     tables = cell.open(needed).tables
@@ -251,10 +263,34 @@ def metrics_of(found: Seen, against: Mapping[str, Seen], samples: int) -> dict[s
     return metrics
 
 
+def emulated(
+    cell: Cell, arms: Sequence[str], rounds: int, steps: int, **point: Value
+) -> Generator[Measurement, None, Topology]:
+    """Run the arms of that name and yield each; ratios to those that are baselines. Returns the links."""
+    cluster, ranks = run_cell(cell, turns(arms), rounds, steps)
+    found = {name: seen(ranks, name) for name in arms}
+    against = {name: found[name] for name in BASELINES if name in found}
+    for name in arms:
+        metrics = metrics_of(found[name], against, samples_of(cell, turns(arms), steps))
+        metrics["hot_rows"] = hot_of(ranks[0].arms[name])
+        units = {metric: unit(metric) for metric in metrics}
+        env = environment(cluster, ranks[0].dense_s)
+        yield Measurement(point_of(cell, name) | point, metrics, units, rounds * steps, cluster.kind, env)
+    return ranks[0].topology
+
+
+def point_of(cell: Cell, arm: str) -> dict[str, Value]:
+    """What places an arm's record in a sweep over cells."""
+    fields = ("nodes", "ranks_per_node", "stream", "alpha", "batch", "share")
+    return {"arm": arm, "ranks": cell.world, **{name: getattr(cell, name) for name in fields}}
+
+
 def unit(metric: str) -> str:
     """Of a metric, by its name."""
     if metric.startswith("bytes"):
         return "bytes/step"
+    if metric == "hot_rows":
+        return "rows"
     return "samples/s" if metric == "samples_per_s" else "ms" if metric.endswith("_ms") else "1"
 
 
