@@ -130,7 +130,8 @@ def prepare(stream: ClickStream, out: Path, advanced: Callable[[int], object] = 
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        raise OSError(f"{out}: could not write sample {written} and on ({error.strerror}); run prepare again") from error
+        why = error.strerror
+        raise OSError(f"{out}: could not write sample {written} and on ({why}); run prepare again") from error
     finally:
         for file in files:
             with suppress(OSError):  # what a full disk does not take is not wanted
