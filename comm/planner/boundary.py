@@ -22,6 +22,8 @@ from comm.cost import Collective, PhaseCost
 from comm.strategy import off_diagonal
 from comm.topology import Topology
 
+MOST_WEIGHED = 100
+"""Boundaries that are priced: all where the count falls, or every few of them."""
 TOUCH_BYTES = 4
 """Of the touch count that travels with a hot row's gradient."""
 
@@ -112,7 +114,9 @@ def choose(use: RowUse, timing: Timing, topology: Topology, row: RowCost, memory
     """The boundary with the least exposed time whose copies fit into `memory` bytes of each rank (None: no cap)."""
     cap = len(use.keys) if memory is None else max(0, memory) // row.memory
     edges = np.flatnonzero(np.diff(use.touches)) + 1  # a prefix ends where the count falls: rows of one count are alike
-    prefixes = sorted({0, *(int(e) for e in edges if e <= cap), min(cap, len(use.keys))})
+    edges = edges[edges <= cap]
+    few = np.unique(np.linspace(0, max(len(edges) - 1, 0), MOST_WEIGHED).round().astype(int))  # the price is flat there
+    prefixes = sorted({0, *(int(edges[i]) for i in few if len(edges)), min(cap, len(use.keys))})
     weighed = tuple(price(use, prefixes, timing, topology, row))
     best = min(weighed, key=lambda priced: (priced.exposed_s, priced.rows))
     return Boundary(np.sort(use.keys[: best.rows]), best, weighed)
@@ -138,6 +142,19 @@ def fixed(
 
 def price(use: RowUse, prefixes: Sequence[int], timing: Timing, topology: Topology, row: RowCost) -> list[Priced]:
     """Exposed and hidden seconds of a step with each of the `prefixes` hot."""
+    cold, rows, grads = (_left(counts) for counts in _travelling(use, timing))
+    return [_priced(h, float(cold[h]), float(rows[h]), float(grads[h]), timing, topology, row) for h in prefixes]
+
+
+def price_of(use: RowUse, hot: NDArray[np.int64], timing: Timing, topology: Topology, row: RowCost) -> Priced:
+    """The same with the `hot` keys hot, whether or not the pass saw them: what a hot set from another pass costs."""
+    cold = ~np.isin(use.keys, hot)
+    asked, rows, grads = (float(counts[cold].sum()) for counts in _travelling(use, timing))
+    return _priced(len(hot), asked, rows, grads, timing, topology, row)
+
+
+def _travelling(use: RowUse, timing: Timing) -> tuple[NDArray[np.floating], ...]:
+    """For every row, how often a rank and step asks for it; how often its value, and its gradient, are waited for."""
     touched = use.touches * use.per_step
     late_rows = use.follows * use.per_transition if timing.prefetch else touched
     late_grads = use.precedes * use.per_transition if timing.deferral else touched
@@ -147,23 +164,26 @@ def price(use: RowUse, prefixes: Sequence[int], timing: Timing, topology: Topolo
         mean = use.lookups * use.per_step
         share = np.expm1(-mean / timing.parts) / np.expm1(-mean)
         late_rows, late_grads = late_rows * share, late_grads * share
-    cold, rows, grads = _left(touched), _left(late_rows), _left(late_grads)
-    found = []
-    for h in prefixes:
-        keys = _all_to_all(topology, cold[h] * row.key, calls=2)
-        exposed = _all_to_all(topology, rows[h] * row.value) + _all_to_all(topology, grads[h] * row.value)
-        exposed += _all_reduce(topology, h, row.value) if h else 0.0
-        hidden = 0.0
-        for late, moved in ((rows, timing.prefetch), (grads, timing.deferral)):
-            if moved or timing.parts > 1:
-                hidden += _all_to_all(topology, (cold[h] - late[h]) * row.value)
-        if timing.prefetch:
-            hidden += keys
-        else:
-            exposed += keys
-        over = max(0.0, hidden - timing.window_s)
-        found.append(Priced(h, exposed + over, hidden - over, float(cold[h])))
-    return found
+    return touched, late_rows, late_grads
+
+
+def _priced(
+    hot: int, cold: float, rows: float, grads: float, timing: Timing, topology: Topology, row: RowCost
+) -> Priced:
+    """Of `cold` rows a rank and step asks for, `rows` and `grads` of them waited for, and `hot` copies."""
+    keys = _all_to_all(topology, cold * row.key, calls=2)
+    exposed = _all_to_all(topology, rows * row.value) + _all_to_all(topology, grads * row.value)
+    exposed += _all_reduce(topology, hot, row.value) if hot else 0.0
+    hidden = 0.0
+    for late, moved in ((rows, timing.prefetch), (grads, timing.deferral)):
+        if moved or timing.parts > 1:
+            hidden += _all_to_all(topology, (cold - late) * row.value)
+    if timing.prefetch:
+        hidden += keys
+    else:
+        exposed += keys
+    over = max(0.0, hidden - timing.window_s)
+    return Priced(hot, exposed + over, hidden - over, cold)
 
 
 def _left(counts: NDArray[np.floating]) -> NDArray[np.floating]:

@@ -102,6 +102,11 @@ def _in(keys: NDArray[np.int64], among: NDArray[np.int64]) -> NDArray[np.bool_]:
     return among[at] == keys if len(among) else np.zeros(len(keys), bool)
 
 
+def keys_of_tables(bags: Bags, tables: Sequence[TableSpec]) -> NDArray[np.int64]:
+    """Ids of table-major bags in one key space over `tables`, table after table."""
+    return _keys(bags, np.array([0, *accumulate(table.rows for table in tables)]))
+
+
 def _keys(bags: Bags, first: NDArray[np.int64]) -> NDArray[np.int64]:
     """Ids of table-major bags in one key space."""
     tables = len(first) - 1

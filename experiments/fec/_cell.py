@@ -38,7 +38,8 @@ from models.trace import compute_seconds, executed
 class Cell:
     """What is trained on what. `batch` samples a rank; `share` of the de-duplicated step is communication; `memory`
     bytes of a rank may hold copies; `counted` global batches make the counting pass. `stream` is `zipf` (exponent
-    `alpha` in each of Kaggle's tables, `max_rows` of each, 0 for all), an order of the generator, or a log.
+    `alpha` in each of Kaggle's tables, `max_rows` of each, 0 for all, of which a share `moved` trade places in each of
+    `epoch` epochs), an order of the generator, or a log.
     """
 
     nodes: int = 2
@@ -55,6 +56,8 @@ class Cell:
     calibration: int = 1 << 22
     """Largest exchange that is timed, in bytes a rank."""
     seed: int = 0
+    epoch: int = 0
+    moved: float = 0.0
 
     @property
     def world(self) -> int:
@@ -69,7 +72,7 @@ class Cell:
     def open(self, steps: int) -> ClickStream:
         """The stream, with samples for the counting pass and `steps` steps after it."""
         samples = self.local_batch(steps) * self.world * (self.counted + steps)
-        return open_stream(self.stream, samples, self.alpha, self.max_rows, self.dim, self.seed)
+        return open_stream(self.stream, samples, self.alpha, self.max_rows, self.dim, self.seed, self.epoch, self.moved)
 
     def count(self, steps: int) -> RowUse:
         """The counting pass."""
@@ -104,11 +107,15 @@ class RankRun(NamedTuple):
 
 @dataclass(frozen=True)
 class Turn:
-    """An arm as it is run: `hot_rows` in place of the model's choice, if given; `label` tells it from others."""
+    """An arm as it is run: with `times` the number of hot rows that the model chooses, from the cell's counting pass or
+    from `profile`, and `dense` times the cell's stand-in. `label` tells it from others.
+    """
 
     label: str
     arm: Arm
-    hot_rows: int | None = None
+    times: float = 1.0
+    dense: float = 1.0
+    profile: RowUse | None = None
 
 
 def turns(names: Sequence[str]) -> tuple[Turn, ...]:
@@ -165,7 +172,7 @@ def run_rank(
             boundary = boundaries[turn.label]
             hot = boundary.of_tables([t.rows for t in tables]) if boundary else []
             batches = frames[: warm + steps + ahead(turn.arm)]
-            schedule, iterations = bench.burst(turn.arm, hot, batches, dense_s, warm)
+            schedule, iterations = bench.burst(turn.arm, hot, batches, dense_s * turn.dense, warm)
             ran = found.setdefault(turn.label, ArmRun([], schedule, boundary))
             ran.rounds.append(iterations)
     return RankRun(found, topology, dense_s)
@@ -191,11 +198,15 @@ def stand_in(bench: Bench, frames: Sequence[dict[str, Any]], share: float) -> fl
 def _boundary(turn: Turn, cell: Cell, use: RowUse | None, topology: Topology, dense_s: float) -> Boundary | None:
     if not turn.arm.tier:
         return None
-    assert use is not None
-    timing = turn.arm.timing(dense_s)
-    if turn.hot_rows is not None:
-        return fixed(use, turn.hot_rows, timing, topology, cell.row, cell.memory)
-    return choose(use, timing, topology, cell.row, cell.memory)
+    use = turn.profile or use
+    if use is None:
+        raise ValueError(f"{turn.label}: expected a counting pass to choose hot rows from, given none")
+    timing = turn.arm.timing(dense_s * turn.dense)
+    chosen = choose(use, timing, topology, cell.row, cell.memory)
+    if turn.times == 1:
+        return chosen
+    rows = min(round(turn.times * chosen.chosen.rows), cell.memory // cell.row.memory, len(use.keys))
+    return fixed(use, rows, timing, topology, cell.row, cell.memory)
 
 
 def exposed_s(iteration: Iteration) -> float:
@@ -289,7 +300,7 @@ def unit(metric: str) -> str:
     """Of a metric, by its name."""
     if metric.startswith("bytes"):
         return "bytes/step"
-    if metric == "hot_rows":
+    if metric in ("hot_rows", "rows_moved"):
         return "rows"
     return "samples/s" if metric == "samples_per_s" else "ms" if metric.endswith("_ms") else "1"
 

@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 
 from experiments.data.batch import (
     DENSE,
@@ -23,7 +25,7 @@ from experiments.data.batch import (
 from experiments.data.columns import FITS
 from experiments.data.criteo import CriteoLog
 from experiments.data.generator import generate
-from experiments.data.hashing import key_of, permute_all, uniforms
+from experiments.data.hashing import key_of, permute_all, uniforms, unit
 from experiments.data.ids import Hashed
 from experiments.data.marginals import Marginal, draw, marginal
 from experiments.data.order import ORDERS
@@ -39,6 +41,9 @@ CAP = 1_000_000
 class ZipfClicks:
     """Positions [first, stop) of a stream whose ids are i.i.d. Zipf(`alpha`) in each of Kaggle's 26 tables, labels
     chance; a ClickStream. `max_rows` caps every table (0: none). A position's sample depends on (seed, position) alone.
+
+    The log drifts by epochs: at each of the first `epoch` ones, a share `moved` of the ranks of popularity, popular or
+    not, passed to other rows.
     """
 
     samples_in_all: int
@@ -46,6 +51,8 @@ class ZipfClicks:
     max_rows: int = 0
     dim: int = 64
     seed: int = 0
+    epoch: int = 0
+    moved: float = 0.0
     first: int = 0
     stop: int | None = None
 
@@ -91,17 +98,31 @@ class ZipfClicks:
         for t, law in enumerate(self.laws):
             ranks = draw(law, key_of(self.seed, t, "zipf"), first, count)
             ids[t] = permute_all(ranks, law.rows, key_of(self.seed, t, "zipf-ids"))
+            for epoch in range(1, self.epoch + 1):
+                gone = chosen(ranks, key_of(self.seed, t, "moved", epoch), self.moved)
+                ids[t, gone] = permute_all(ranks[gone], law.rows, key_of(self.seed, t, "zipf-ids", epoch))
         label = (uniforms(key_of(self.seed, "label"), first, count) < CLICKS).astype(np.float32)
         return click_batch(label, np.zeros((count, DENSE), np.float32), ids)
 
 
-def open_stream(name: str, samples: int, alpha: float, max_rows: int, dim: int, seed: int = 0) -> ClickStream:
+@njit(cache=True)
+def chosen(ranks: NDArray[np.int64], key: np.uint64, share: float) -> NDArray[np.bool_]:
+    """Which of `ranks` are among the `share` that `key` picks."""
+    out = np.empty(len(ranks), np.bool_)
+    for i in range(len(ranks)):
+        out[i] = unit(key, ranks[i]) < share
+    return out
+
+
+def open_stream(
+    name: str, samples: int, alpha: float, max_rows: int, dim: int, seed: int = 0, epoch: int = 0, moved: float = 0.0
+) -> ClickStream:
     """The stream `name`: `zipf`, one of the generator's orders, or the path of a log, of which `samples` are read.
 
     Raises ValueError for a log with fewer lines, FileNotFoundError for a name that is none of these.
     """
     if name == "zipf":
-        return ZipfClicks(samples, alpha, max_rows, dim, seed)
+        return ZipfClicks(samples, alpha, max_rows, dim, seed, epoch, moved)
     if name in ORDERS:
         return generate(samples, seed, name, min(max_rows or CAP, CAP), dim)  # pyright: ignore[reportArgumentType]
     log = CriteoLog(Path(name), Hashed.uniform(max_rows or CAP, seed), dim)

@@ -1,0 +1,78 @@
+"""The size of the hot set swept, with the boundary that the model chooses among it: what the choice costs.
+
+Paper figure: none known. FEC's own rule for what is popular is not public; here it is the least exposed time under a
+cost model, from a counting pass and the links as calibrated in the same run. Every size is stepped with pre-fetch and
+deferral (and without both), in turn; regret is the chosen size's step time over the best one's.
+
+Run:      python -m experiments run fec/boundary --laptop
+Expect:   a flat optimum at rows that a half or more of the local batches touch; too many rows cost more than none.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from experiments.config import Measurement
+from experiments.fec._arms import ARMS, FULL
+from experiments.fec._cell import (
+    Cell,
+    Turn,
+    environment,
+    hot_of,
+    metrics_of,
+    point_of,
+    run_cell,
+    samples_of,
+    seen,
+    unit,
+)
+from experiments.record import Value
+
+BASE = {FULL: "prefetch+deferral", "tier": "unique"}
+"""What an arm is without copies."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """Hot sets of each of `sizes` times the chosen number of rows, and the choice itself, for the arm `arm`."""
+
+    cell: Cell = field(default_factory=lambda: Cell(batch=1024, calibration=1 << 21))
+    arm: str = FULL
+    sizes: tuple[float, ...] = (0.1, 0.25, 0.5, 2.0, 4.0, 8.0)
+    steps: int = 4
+    rounds: int = 3
+
+
+GRID = (Config(), Config(arm="tier"))
+LAPTOP = (Config(Cell(batch=512, calibration=1 << 20), sizes=(0.25, 4.0), steps=3, rounds=2),)
+TINY = (Config(Cell(max_rows=100, dim=4, batch=16, counted=3, calibration=1 << 14), sizes=(2.0,), steps=1, rounds=1),)
+BUDGET_S = 25.0
+CHOSEN = "chosen"
+
+
+def measure(config: Config) -> Iterator[Measurement]:
+    """Run the chosen size and the others in turn; yield each with the model's price of it."""
+    cell, arm = config.cell, ARMS[config.arm]
+    which = (
+        Turn(CHOSEN, arm),
+        Turn("none", ARMS[BASE[config.arm]]),
+        *(Turn(f"x{size:g}", arm, times=size) for size in config.sizes),
+    )
+    cluster, ranks = run_cell(cell, which, config.rounds, config.steps)
+    found = {turn.label: seen(ranks, turn.label) for turn in which}
+    samples = samples_of(cell, which, config.steps)
+    weighed = ranks[0].arms[CHOSEN].boundary
+    assert weighed is not None
+    for turn in which:
+        boundary = ranks[0].arms[turn.label].boundary
+        # the price of no copies is that of the smallest boundary weighed, which is 0
+        exposed_s = boundary.chosen.exposed_s if boundary else weighed.weighed[0].exposed_s
+        metrics = metrics_of(found[turn.label], {CHOSEN: found[CHOSEN]}, samples)
+        metrics |= {"hot_rows": hot_of(ranks[0].arms[turn.label]), "predicted_exposed_ms": 1e3 * exposed_s}
+        point: dict[str, Value] = {**point_of(cell, config.arm), "size": turn.label}
+        units = {metric: unit(metric) for metric in metrics}
+        env = environment(cluster, ranks[0].dense_s)
+        yield Measurement(point, metrics, units, config.rounds * config.steps, cluster.kind, env)
+    for priced in weighed.weighed:
+        metrics = {"predicted_exposed_ms": 1e3 * priced.exposed_s, "hot_rows": priced.rows}
+        point = {**point_of(cell, config.arm), "size": "weighed"}
+        yield Measurement(point, metrics, {m: unit(m) for m in metrics}, cell.counted, "predicted")
