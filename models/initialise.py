@@ -7,6 +7,7 @@ and a row can be made again when it is first touched. A counter-based generator 
 
 import hashlib
 import math
+import mmap
 from typing import Literal
 
 import numba
@@ -66,11 +67,16 @@ def init_rows(
 def zero_rows(rows: int, dim: int, dtype: torch.dtype) -> Tensor:
     """Zeros [rows, dim] on the CPU whose pages are taken when first touched, as the operating system hands them out.
 
-    For tables larger than memory of which a run touches few rows. `torch.zeros` writes every page.
+    For tables larger than memory of which a run touches few rows. `torch.zeros` writes every page, and NumPy asks for
+    huge ones: a touched row would then take 2 MiB.
     """
     if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"dtype: expected torch.float32 or torch.float64, given {dtype}")
-    return torch.from_numpy(np.zeros((rows, dim), np.float32 if dtype == torch.float32 else np.float64))
+    if not rows * dim:
+        return torch.zeros(rows, dim, dtype=dtype)
+    memory = mmap.mmap(-1, rows * dim * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return torch.frombuffer(memory, dtype=dtype).view(rows, dim)
 
 
 def init_dense(module: nn.Module, seed: int, name: str) -> None:
