@@ -184,7 +184,7 @@ class CachedStore:
         """Every row as it was before training."""
         self._empty()
         self.dirty.fill_(False)
-        self.tier.written.fill_(False)
+        self.tier.clear()
 
     def _empty(self) -> None:
         """No row is in any line; changes that were not flushed are gone."""
@@ -319,7 +319,7 @@ class CachedStore:
         """Rows out, from line to line, and in: a victim leaves before its line is filled (I7)."""
         if not len(moves.in_rows) + len(moves.out_rows) + len(moves.to_slots):
             return
-        fresh = int((~self.tier.written[moves.in_rows]).sum())
+        fresh = len(moves.in_rows) - int(self.tier.is_written(moves.in_rows).sum())
         loaded = len(moves.in_rows) - (fresh if self.keyed else 0)
         self.counters.first_touches += fresh
         self.counters.bytes_in += loaded * self.tier.row_bytes

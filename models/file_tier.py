@@ -68,6 +68,14 @@ class FileTier:
             begin += size
         return fields
 
+    def is_written(self, rows: Tensor) -> Tensor:
+        """See `Tier`."""
+        return self.written[rows]
+
+    def clear(self) -> None:
+        """See `Tier`."""
+        self.written.fill_(False)
+
     def close(self) -> None:
         """Give the file back; what is in it is not kept."""
         self.file.close()

@@ -28,10 +28,10 @@ class HostStore:
     slots_are_rows = True
 
     def __init__(self, tier: HostTier, link: Link | None = None) -> None:
-        if tier.values.dtype != tier.spec.dtype or not bool(tier.written.all()):
+        if tier.values.dtype != tier.spec.dtype or not tier.eager:
             raise ValueError(
                 f"{tier.spec.label!r}: expected an eager tier of {tier.spec.dtype} (kernels read it in place), given "
-                f"{tier.values.dtype} with {int((~tier.written).sum())} rows not there yet"
+                f"{tier.values.dtype}, eager={tier.eager}"
             )
         self.tier, self.link, self.optimizer = tier, link, tier.spec.optimizer
         self.values, self.states = tier.values, tier.states

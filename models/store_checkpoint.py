@@ -90,7 +90,7 @@ def load(path: Path, stores: Mapping[str, CachedStore], group: Group, plan: str)
 def _content(store: CachedStore) -> Iterator[bytes]:
     """Which rows were written, a bit a row; then those rows, by chunk: values, states."""
     store.flush()
-    written = store.tier.written
+    written = torch.cat([store.tier.is_written(rows) for rows in torch.arange(store.tier.spec.rows).split(CHUNK_ROWS)])
     yield np.packbits(written.numpy()).tobytes()
     for rows in _chunks(written):
         for array in store.read(rows):

@@ -36,13 +36,16 @@ class StoreSpec:
 class Tier(Protocol):
     """Rows by number. `lines` are the arrays of a store, values and then states; row r is at lines[..][slot].
 
-    `written` [rows] bool: rows that were ever written; the others are `spec.initial` with zero states. `row_bytes` is
-    what a row is in transit, states included.
+    Rows that were never written are `spec.initial` with zero states. `row_bytes` is what a row is in transit, states
+    included.
     """
 
     spec: StoreSpec
-    written: Tensor
     row_bytes: int
+
+    def is_written(self, rows: Tensor) -> Tensor:
+        """Whether each of `rows` [n] was ever written, [n] bool."""
+        ...
 
     def read(self, rows: Tensor, lines: Sequence[Tensor], slots: Tensor) -> None:
         """Bring `rows` [n] int64, distinct and written, to `slots` of `lines`."""
@@ -52,6 +55,10 @@ class Tier(Protocol):
         """Take `rows` [n] int64, distinct, from `slots` of `lines`."""
         ...
 
+    def clear(self) -> None:
+        """No row was ever written."""
+        ...
+
     def close(self) -> None:
         """Give back what the tier holds of the system."""
         ...
@@ -59,7 +66,7 @@ class Tier(Protocol):
 
 def fetch(tier: Tier, rows: Tensor, lines: Sequence[Tensor], slots: Tensor) -> Tensor:
     """Bring `rows` to `slots` of `lines`, making those that were never written; returns which those are, [n] bool."""
-    fresh = ~tier.written[rows]
+    fresh = ~tier.is_written(rows)
     if fresh.any():
         lines[0][slots[fresh]] = tier.spec.initial(rows[fresh])
         for state in lines[1:]:
