@@ -49,9 +49,11 @@ class TableLoad:
 
 @dataclass(frozen=True)
 class DenseLoad:
-    """Everything but the tables: `weights` entries of matrices (6 flops a sample each: 2 forward, 4 backward), of which
-    the share `bottom` is the bottom MLP's, which waits for no embedding; `activations` bytes of memory traffic a sample; `parameters` whose
-    gradients are summed over ranks, `gradient_bytes` each (0 parameters: dense gradients are off).
+    """Everything but the tables.
+
+    `weights` entries of matrices: 6 flops a sample each, 2 forward and 4 backward; the share `bottom` of them is the
+    bottom MLP's, which waits for no embedding. `activations` bytes of memory traffic a sample. The gradients of
+    `parameters`, `gradient_bytes` each, are summed over ranks (0 parameters: dense gradients are off).
     """
 
     weights: int

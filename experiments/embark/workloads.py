@@ -166,5 +166,5 @@ def _distinct(rows: int, ids: float) -> float:
 
 
 def unique_ratio(rows: int, ids: float) -> float:
-    """Expected distinct ids over `ids` of a table of `rows`: the first 65,536 ranks one by one, others by an integral."""
+    """Expected distinct ids over `ids` of a table of `rows`: past 65,536 ranks by an integral."""
     return _distinct(rows, ids) / ids
