@@ -6,7 +6,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from kernels import Optimizer
+from kernels import Optimizer, Unique
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,10 @@ class Store(Protocol):
         """Give the slots back; `dirty` if their rows were updated."""
         ...
 
-    def prefetch(self, rows: Tensor, coming: Sequence[Tensor] = ()) -> None:
-        """Bring `rows` near, for the `prepare` of the same tensor. `coming`: rows of the batches after, nearest
-        first."""
+    def prefetch(self, rows: Tensor, coming: Sequence[Tensor] = (), index: Unique | None = None) -> None:
+        """Bring `rows` near, for the `prepare` of the same tensor. `coming`: rows of the batches after, nearest first.
+        `index`: `kernels.unique_ids(rows)`, if it is at hand.
+        """
         ...
 
     def flush(self) -> None:

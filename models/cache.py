@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from comm.store import Lease
-from kernels import cache_admit, cache_lock, cache_probe, cache_unlock, new_cache, unique_ids
+from kernels import Unique, cache_admit, cache_lock, cache_probe, cache_unlock, new_cache, unique_ids
 
 from .cache_counters import CacheCounters
 from .cache_policy import KNOWN, POLICIES, Policy, is_in, stamps_of
@@ -121,18 +121,18 @@ class CachedStore:
 
     # -- the Store protocol --------------------------------------------------------------------------------------------
 
-    def prefetch(self, rows: Tensor, coming: Sequence[Tensor] = ()) -> None:
+    def prefetch(self, rows: Tensor, coming: Sequence[Tensor] = (), index: Unique | None = None) -> None:
         """Bring `rows` in and lock them for the `prepare` of the same tensor. `coming`: rows of the batches after."""
         if id(rows) in self._pending:
             raise ValueError(f"{self.tier.spec.label!r}: expected each batch prefetched once, given one again")
-        self._pending[id(rows)] = self._bring(rows, coming, move_locked=self.exclusive)
+        self._pending[id(rows)] = self._bring(rows, coming, index, move_locked=self.exclusive)
 
     def prepare(self, rows: Tensor, step: int) -> Lease:
         """The slots of `rows`; brings them in first, unless `prefetch` had this very tensor."""
         held = self._pending.pop(id(rows), None)
         if held is None:
             begin = time.perf_counter_ns()
-            held = self._bring(rows, (), move_locked=False)
+            held = self._bring(rows, (), None, move_locked=False)
             self.counters.stall_ns += time.perf_counter_ns() - begin
         return held
 
@@ -200,29 +200,27 @@ class CachedStore:
 
     # -- bringing a batch in -------------------------------------------------------------------------------------------
 
-    def _bring(self, asked: Tensor, coming: Sequence[Tensor], move_locked: bool) -> Held:
+    def _bring(self, asked: Tensor, coming: Sequence[Tensor], index: Unique | None, move_locked: bool) -> Held:
         with self._moving:
-            rows, inverse = self._distinct(asked)
-            window = [self._distinct(later, keep=True)[0] for later in coming]
-            self._known.pop(id(asked), None)
+            rows, inverse = (index.rows, index.inverse) if index else self._distinct(asked)
+            # what was worked out for the window of the batch before serves this one's
+            self._known = {id(later): (later, *self._distinct(later)) for later in coming}
+            window = [self._known[id(later)][1] for later in coming]
             with self._places:
                 at, moves = self._place(rows, window, move_locked)
                 self.counters.leases += 1
             self._move(moves)
             return Held(_spread(at, inverse), asked, rows, inverse, at, at[:0])
 
-    def _distinct(self, rows: Tensor, keep: bool = False) -> tuple[Tensor, Tensor | None]:
+    def _distinct(self, rows: Tensor) -> tuple[Tensor, Tensor | None]:
         """Distinct rows, ascending, and where each of `rows` is among them (None: they are the same)."""
         known = self._known.get(id(rows))
-        if known is None:
-            if bool((rows[1:] > rows[:-1]).all()):
-                known = rows, rows, None
-            else:
-                index = unique_ids(rows, self.backend)
-                known = rows, index.rows, index.inverse
-            if keep:
-                self._known[id(rows)] = known
-        return known[1:]
+        if known is not None:
+            return known[1:]
+        if bool((rows[1:] > rows[:-1]).all()):
+            return rows, None
+        index = unique_ids(rows, self.backend)
+        return index.rows, index.inverse
 
     def _place(self, rows: Tensor, window: Sequence[Tensor], move_locked: bool) -> tuple[Tensor, Moves]:
         """Give every row a place and lock it there (I1); says what has to move for that. Nothing has moved yet."""

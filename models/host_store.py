@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from comm.store import Lease
-from kernels import unique_ids
+from kernels import Unique, unique_ids
 
 from .cache_counters import CacheCounters
 from .host_tier import HostTier
@@ -67,7 +67,7 @@ class HostStore:
             with self.link.transfer(inward, outward):
                 pass
 
-    def prefetch(self, rows: Tensor, coming: Sequence[Tensor] = ()) -> None:
+    def prefetch(self, rows: Tensor, coming: Sequence[Tensor] = (), index: Unique | None = None) -> None:
         """There is nowhere to bring them."""
 
     def flush(self) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from comm.canonical import RowOrder
 from comm.pipeline import Pipeline, Staged, ahead
 from comm.schedule import Phase
 from comm.store import Store
@@ -40,7 +41,9 @@ def prefetched(step: TrainingStep, lookahead: int = 0) -> Pipeline:
             continue
         gather = next(phase for phase in phases if phase.name == f"{team.label}.gather")
         if gather.needs[0].endswith(ASKED):
-            fetches.append(Staged(1, _fetch(team, gather.needs[0], lookahead)))
+            order = f"{team.label}.order"
+            known = order if any(order in phase.gives for phase in phases) else gather.needs[0]
+            fetches.append(Staged(1, _fetch(team, gather.needs[0], known, lookahead)))
             phases = _with_settled_rows(phases, team, gather)
     staged = ahead(phases, keys_at)
     keys = [s for s in staged if s.ahead]
@@ -50,16 +53,22 @@ def prefetched(step: TrainingStep, lookahead: int = 0) -> Pipeline:
     return Pipeline((_of_near_bags(s) for s in order), schedule.inputs)
 
 
-def _fetch(team: Team, asked: str, lookahead: int) -> Phase:
-    """Bring the rows of a batch in and lock them; gives how many were asked for."""
+def _fetch(team: Team, asked: str, known: str, lookahead: int) -> Phase:
+    """Bring the rows of a batch in and lock them; gives how many were asked for.
+
+    `known` is the `order` that the strategy sums gradients in, if it has one: on one node it is the index of the same
+    rows, and one sort serves both.
+    """
     store = team.strategy.store
 
-    def fetch(wanted: Any, *coming: Any) -> int:  # what the strategy's keys phase gives, with `.rows`
-        store.prefetch(wanted.rows, [later.rows for later in coming if later is not None])
+    def fetch(wanted: Any, own: Any, *coming: Any) -> int:  # `wanted.rows` [n]
+        there = [later for later in coming if later is not None]  # the stream ends
+        window = [later.last.rows if isinstance(later, RowOrder) else later.rows for later in there]
+        store.prefetch(wanted.rows, window, own.last if isinstance(own, RowOrder) and not own.levels else None)
         return len(wanted.rows)
 
-    window = tuple(f"{k:+d}/{asked}" for k in range(1, lookahead + 1))
-    return Phase(f"{team.label}.fetch", fetch, (asked, *window), (f"{team.label}.fetched",), "host_link")
+    window = tuple(f"{k:+d}/{known}" for k in range(1, lookahead + 1))
+    return Phase(f"{team.label}.fetch", fetch, (asked, known, *window), (f"{team.label}.fetched",), "host_link")
 
 
 def _with_settled_rows(phases: list[Phase], team: Team, gather: Phase) -> list[Phase]:

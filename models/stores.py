@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from comm.store import Lease, Store
-from kernels import Optimizer, state_like
+from kernels import Optimizer, Unique, state_like
 
 from .tier import StoreSpec
 
@@ -41,7 +41,7 @@ class DeviceStore:
         """Count the lease as returned."""
         self._leases -= 1
 
-    def prefetch(self, rows: Tensor, coming: Sequence[Tensor] = ()) -> None:
+    def prefetch(self, rows: Tensor, coming: Sequence[Tensor] = (), index: Unique | None = None) -> None:
         """Every row is near already."""
 
     def flush(self) -> None:

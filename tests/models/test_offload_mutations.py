@@ -139,7 +139,7 @@ def test_a_fetch_ends_before_the_update_where_it_must(exclusive):
     """With threads: over a link so slow that a fetch outlasts a step's forward pass, `settle` waits or does not."""
 
     def run(group):
-        made = Run(group, cached(208, exclusive=exclusive, link=Link(1e6)))
+        made = Run(group, cached(208, exclusive=exclusive, link=Link(5e4)))
         training = PipelinedTraining(prefetch_rows.prefetched(made.step), Executor(True), group)
         waited = []
         for _ in training.steps(made.frames(6)):
