@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kernels import Bags, pooled_lookup, segment_grads, unique_ids
+from kernels import Unique as Index
 
 from .canonical import RowGrads, group_by_row
 from .counts import Counts
@@ -32,11 +33,14 @@ from .wire import Wire, row_bytes, send_values
 
 
 class Part(NamedTuple):
-    """One part of the batch: its bags' `slots` in the buffer of rows, `offsets` and `weights`, table-major."""
+    """One part of the batch: its bags' `slots` in the buffer of rows, `offsets` and `weights`, table-major; `by_slot`
+    where each slot comes.
+    """
 
     slots: Tensor
     offsets: Tensor
     weights: Tensor | None
+    by_slot: Index
 
 
 class Asking(NamedTuple):
@@ -134,10 +138,12 @@ class MicroBatch:
 
         def local_reduce(grad: Tensor, asking: Asking, sums: Tensor) -> tuple[Tensor, Tensor]:
             here = asking.parts[part]
-            index = unique_ids(here.slots, self.backend)
-            sums[index.rows] += segment_grads(
-                grad, here.offsets, here.weights, "sum", index.order, index.starts, self.backend
-            )
+            order, starts = here.by_slot.order, here.by_slot.starts
+            of_part = segment_grads(grad, here.offsets, here.weights, "sum", order, starts, self.backend)
+            if self.parts == 1:  # it reads every row
+                sums = of_part
+            else:
+                sums[here.by_slot.rows] += of_part
             return sums, sums[: len(asking.rows)][asking.last == part]
 
         names = (f"sums.{part}", f"done.{part}")
@@ -188,7 +194,8 @@ class MicroBatch:
         rows, slots = tiers.buckets.rows, tiers.slots
         if k == 1:
             first = last = torch.zeros_like(owners)
-            return Asking(rows, first, last, owners, tiers.copies, (Part(slots, bags.offsets, bags.weights),))
+            part = Part(slots, bags.offsets, bags.weights, unique_ids(slots, self.backend))
+            return Asking(rows, first, last, owners, tiers.copies, (part,))
         tables = len(exchange.shards.tables)
         part_of_sample = torch.repeat_interleave(
             torch.arange(k), torch.tensor(part_sizes(exchange.shards.batch(bags), k))
@@ -224,12 +231,21 @@ class MicroBatch:
         return self.store.values[lease.slots], lease, lease.slots
 
     def room(self, asking: Asking) -> tuple[Tensor, Tensor]:
-        """A line for every distinct row of this rank, and for every one's gradient."""
-        cold, hot = len(asking.rows), len(asking.copies)
-        buffer, sums = (self.store.values.new_zeros(cold + hot, self.store.values.shape[1]) for _ in range(2))
-        if self.hot:
-            buffer[cold:] = self.store.values[self.hot.first_copy + asking.copies]
+        """A line for every distinct row of this rank; and, if there are several parts, for every one's gradient."""
+        buffer, sums = self.lines(asking)
+        self.put_hot(buffer, asking)
         return buffer, sums
+
+    def lines(self, asking: Asking) -> tuple[Tensor, Tensor]:
+        """The same, with nothing in them yet."""
+        lines, width = len(asking.rows) + len(asking.copies), self.store.values.shape[1]
+        sums = self.store.values.new_zeros(lines if self.parts > 1 else 0, width)
+        return self.store.values.new_empty(lines, width), sums
+
+    def put_hot(self, buffer: Tensor, asking: Asking) -> None:
+        """Put hot rows, as they are now, where they belong in `buffer`."""
+        if self.hot:
+            buffer[len(asking.rows) :] = self.store.values[self.hot.first_copy + asking.copies]
 
     def send(self, rows: Tensor, wanted: Wanted, asking: Asking, part: int, name: str) -> Tensor:
         """The owner's `rows` of one part of the exchange to who asked for them."""
@@ -252,10 +268,11 @@ class MicroBatch:
         keys, summed over ranks in canonical order. `slots` are those of all rows of `wanted`.
         """
         here = torch.isin(wanted.last, torch.tensor(list(grads)))
-        last = wanted.last[here]
-        whole = torch.empty(len(last), self.store.values.shape[1], dtype=next(iter(grads.values())).dtype)
-        for part, arrived in grads.items():
-            whole[last == part] = arrived
+        last, whole = wanted.last[here], next(iter(grads.values()))
+        if len(grads) > 1:
+            whole = torch.empty(len(last), self.store.values.shape[1], dtype=whole.dtype)
+            for part, arrived in grads.items():
+                whole[last == part] = arrived
         offsets = torch.arange(len(whole) + 1)
         return group_by_row(slots[here], wanted.source[here], whole, offsets, None, self.group, True, self.backend)
 
@@ -285,7 +302,8 @@ class MicroBatch:
         here = part_of == part
         lengths = bags.lengths[(part_of_sample == part).repeat(len(self.exchange.shards.tables))]
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        return Part(slots[here], offsets, None if bags.weights is None else bags.weights[here])
+        weights, slots = None if bags.weights is None else bags.weights[here], slots[here]
+        return Part(slots, offsets, weights, unique_ids(slots, self.backend))
 
 
 def in_turn(parts: int) -> Iterator[tuple[str, int]]:

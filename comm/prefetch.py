@@ -91,6 +91,9 @@ class Prefetch(MicroBatch):
                     "early_gather", self.early_gather, ("wanted", "step"), ("early_rows", "early_lease"), "compute"
                 ),
                 self.phase("early_send", self.early_send, needs, ("returned.early",), "network"),
+                self.phase(
+                    "early_room", self.early_room, ("asking", "returned.early"), ("lines", "no_sums"), "compute"
+                ),
             ]
         return tuple(Staged(self.when.depth, self._beside(phase)) for phase in phases)
 
@@ -114,8 +117,10 @@ class Prefetch(MicroBatch):
 
     def room_phase(self) -> Phase:
         """Room for what this rank gets, hot and early rows in it already."""
-        early = ("returned.early",) if self.when.prefetch else ()
-        return self.phase("room", self.room_for_rest, ("asking", *early), ("buffer", "sums"), "compute")
+        if not self.when.prefetch:
+            return super().room_phase()
+        needs = ("asking", "lines", "no_sums")
+        return self.phase("room", self.room_for_rest, needs, ("buffer", "sums"), "compute")
 
     def apply_phases(self) -> tuple[Phase, ...]:
         """From `row_grads` to the update of the store; leases go back after the last update of their rows."""
@@ -173,12 +178,16 @@ class Prefetch(MicroBatch):
             slots[~rest] = early.slots
         return self.store.values[lease.slots], lease, slots
 
-    def room_for_rest(self, asking: Asking, early: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """A line for every distinct row of this rank; what came early in its place."""
-        buffer, sums = self.room(asking)
-        if early is not None:
-            buffer[: len(asking.rows)][asking.first == EARLY] = early
-        return buffer, sums
+    def early_room(self, asking: Asking, early: Tensor) -> tuple[Tensor, Tensor]:
+        """A line for every distinct row of this rank, early ones in it, and for every one's gradient."""
+        lines, sums = self.lines(asking)
+        lines[: len(asking.rows)][asking.first == EARLY] = early
+        return lines, sums
+
+    def room_for_rest(self, asking: Asking, lines: Tensor, sums: Tensor) -> tuple[Tensor, Tensor]:
+        """The same with hot rows as the last update left them."""
+        self.put_hot(lines, asking)
+        return lines, sums
 
     def apply(self, sums: RowGrads, lr: float, step: int) -> None:
         """Update the rows that the next batch reads."""
