@@ -16,11 +16,9 @@ import torch.nn.functional as F
 from numba import prange
 from torch import Tensor
 
-from kernels._numba_cpu import cut_evenly, kernel, prefetch_row
+from kernels._numba_cpu import ROWS_AHEAD, cut_evenly, kernel, prefetch_row
 
 COVERAGE = 0.9
-ROWS_AHEAD = 16
-"""Rows in flight in `touch_rows`; on a CPU, enough to hide a memory latency of about 100 ns."""
 
 
 @dataclass(frozen=True)

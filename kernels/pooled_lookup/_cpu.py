@@ -5,22 +5,9 @@ import torch
 from numba import prange
 from torch import Tensor
 
-from .._numba_cpu import (
-    ROW_WORK,
-    ROWS_AHEAD,
-    cut,
-    dot,
-    kernel,
-    prefetch_row,
-    sum_eight_lines,
-    sum_four_lines,
-    sum_one_line,
-    threads_for,
-    weigh_eight_lines,
-    weigh_four_lines,
-    weigh_one_line,
-)
+from .._numba_cpu import ROW_WORK, ROWS_AHEAD, cut, kernel, prefetch_row, threads_for
 from .._numba_formats import bits_of
+from .._numba_sums import dot, sum_rows
 from ..bags import accumulator
 from ._cpu_formats import FORMATS, dot_rows, pool, pool_max
 
@@ -84,38 +71,13 @@ def _scales(table: Tensor, scale_bias: Tensor | None) -> np.ndarray:
 
 @kernel
 def _pool(out, table, ids, offsets, weights, mean, cuts):
-    dim, line = table.shape[1], 64 // table.itemsize
     for t in prange(len(cuts) - 1):
         last = offsets[cuts[t + 1]]
         for bag in range(cuts[t], cuts[t + 1]):
             low, high = offsets[bag], offsets[bag + 1]
-            column = 0
-            while column + 8 * line <= dim:
-                if len(weights):
-                    weigh_eight_lines(out, bag, table, ids, weights, low, high, last, column)
-                else:
-                    sum_eight_lines(out, bag, table, ids, weights, low, high, last, column)
-                column += 8 * line
-            if column + 4 * line <= dim:
-                if len(weights):
-                    weigh_four_lines(out, bag, table, ids, weights, low, high, last, column)
-                else:
-                    sum_four_lines(out, bag, table, ids, weights, low, high, last, column)
-                column += 4 * line
-            while column + line <= dim:
-                if len(weights):
-                    weigh_one_line(out, bag, table, ids, weights, low, high, last, column)
-                else:
-                    sum_one_line(out, bag, table, ids, weights, low, high, last, column)
-                column += line
-            for j in range(column, dim):
-                out[bag, j] = 0
-            for i in range(low, high):
-                weight = weights[i] if len(weights) else table.dtype.type(1)  # times 1 is exact
-                for j in range(column, dim):
-                    out[bag, j] += weight * table[ids[i], j]
+            sum_rows(out, bag, table, ids, weights, low, high, last)
             if mean and high > low:
-                for j in range(dim):
+                for j in range(table.shape[1]):
                     out[bag, j] /= high - low
 
 

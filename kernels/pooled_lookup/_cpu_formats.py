@@ -14,7 +14,7 @@ from numba import njit, prange, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from .._numba_cpu import ROWS_AHEAD, kernel, prefetch_row
+from .._numba_cpu import NEAR, ROWS_AHEAD, kernel, prefetch_row
 
 FORMATS = {
     torch.float32: types.float32,
@@ -112,14 +112,14 @@ def _block_sums(vectors: int, lanes: int) -> Callable:
                 later = builder.load(builder.gep(ids_view.data, [ahead]))
                 first = builder.bitcast(blocks(later)[0], i8p)
                 for line in range(0, bytes_apart, 64):
-                    builder.call(prefetch, [builder.gep(first, [_I32(line)]), _I32(0), _I32(3), _I32(1)])
+                    builder.call(prefetch, [builder.gep(first, [_I32(line)]), _I32(0), _I32(NEAR), _I32(1)])
                 builder.store(_F32(1.0), factor)
                 with builder.if_then(weighted):
                     builder.store(builder.load(builder.gep(weights_view.data, [i])), factor)
                 weight = builder.load(factor)
                 if scaled:
                     pair = builder.gep(scale_view.data, [builder.mul(later, later.type(2))])
-                    builder.call(prefetch, [builder.bitcast(pair, i8p), _I32(0), _I32(3), _I32(1)])
+                    builder.call(prefetch, [builder.bitcast(pair, i8p), _I32(0), _I32(NEAR), _I32(1)])
                     pair = builder.gep(scale_view.data, [builder.mul(row, row.type(2))])
                     bias = builder.fmul(weight, builder.load(builder.gep(pair, [_I32(1)])))
                     builder.store(builder.fadd(builder.load(biases), bias), biases)
@@ -129,11 +129,18 @@ def _block_sums(vectors: int, lanes: int) -> Callable:
                     stored = builder.load(block, align=table.dtype.bitwidth // 8)
                     value = _widened(builder, table.dtype, stored, lanes)
                     builder.store(builder.call(fma, [weight, value, builder.load(total)]), total)
+            one_divisor = divisor
             bias, divisor = (_splat(builder, scalar, lanes) for scalar in (builder.load(biases), divisor))
             results = [builder.load(total) for total in sums]
             if scaled:
                 results = [builder.fadd(result, bias) for result in results]
-            results = [builder.fdiv(result, divisor) for result in results]
+            divided = [cgutils.alloca_once(builder, vector) for _ in range(vectors)]
+            for result, place in zip(results, divided, strict=True):
+                builder.store(result, place)
+            with builder.if_then(builder.fcmp_ordered("!=", one_divisor, _F32(1.0))):  # division is slow, by 1 exact
+                for result, place in zip(results, divided, strict=True):
+                    builder.store(builder.fdiv(result, divisor), place)
+            results = [builder.load(place) for place in divided]
             out_row = builder.gep(out_view.data, [builder.mul(bag, builder.extract_value(out_view.shape, 1))])
             for code, kind in enumerate([*FORMATS.values()][:3]):
                 size = kind.bitwidth // 8

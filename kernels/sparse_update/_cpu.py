@@ -12,8 +12,9 @@ from numba import prange, types
 from numba.extending import overload
 from torch import Tensor
 
-from .._numba_cpu import ROW_WORK, ROWS_AHEAD, cut, dot, inlined, kernel, prefetch_row, sum_segment, threads_for
+from .._numba_cpu import ROW_WORK, ROWS_AHEAD, cut, inlined, kernel, prefetch_row, threads_for
 from .._numba_formats import VIEWS, bits_of, float_bits, float_of_bits, narrow, widen
+from .._numba_sums import dot, sum_rows
 from ..segment_grads._cpu import terms_of
 from .optimizer import RULES, STATES, Numbers
 from .rounding import LOWEST_EXPONENT, MANTISSA_BITS, MULTIPLIER_1, MULTIPLIER_2, STEP
@@ -41,12 +42,12 @@ def sparse_update(
     decay: str,
     numbers: Numbers,
 ) -> None:
-    terms, bag_of, scale = terms_of(grad_out, offsets, weights, pooling)
+    terms, bags, factors = terms_of(grad_out, offsets, weights, pooling, order)
     random = rows.new_empty(0).long() if bits is None else bits
     constants = np.array(numbers, terms.dtype)
     with threads_for(len(order) * table.shape[1], ROW_WORK) as threads:
         cuts = cut(starts.numpy(), threads, PER_ROW * (1 + STATES[rule].count("cell")))
-        index = (rows.long().numpy(), terms, bag_of, scale, order.numpy(), starts.numpy(), cuts)
+        index = (rows.long().numpy(), terms, bags, factors, starts.numpy(), cuts)
         if rule == "sgd" and _is_plain(table, decay, numbers):
             _sgd(table.detach().numpy(), constants, *index)
         elif rule == "rowwise_adagrad" and _is_plain(table, decay, numbers):
@@ -71,31 +72,35 @@ def _by_kind(table: Tensor, states: Sequence[Tensor], rule: str) -> list[np.ndar
 
 
 @kernel
-def _sgd(table, numbers, rows, terms, bag_of, scale, order, starts, cuts):
+def _sgd(table, numbers, rows, terms, bags, factors, starts, cuts):
     """`_update` for the most common choices, without its branches: faster where rows are short."""
     dim, rate = table.shape[1], numbers[0]
     for t in prange(len(cuts) - 1):
-        grad = np.empty(dim, table.dtype)
+        last = starts[cuts[t + 1]]
+        sums = np.empty((1, dim), table.dtype)
+        grad = sums[0]
         for u in range(cuts[t], cuts[t + 1]):
             if u + ROWS_AHEAD < cuts[t + 1]:
                 prefetch_row(table, rows[u + ROWS_AHEAD])
-            sum_segment(grad, terms, bag_of, scale, order, starts[u], starts[u + 1])
+            sum_rows(sums, 0, terms, bags, factors, starts[u], starts[u + 1], last)
             row = rows[u]
             for j in range(dim):
                 table[row, j] -= rate * grad[j]
 
 
 @kernel
-def _rowwise_adagrad(table, state, numbers, rows, terms, bag_of, scale, order, starts, cuts):
+def _rowwise_adagrad(table, state, numbers, rows, terms, bags, factors, starts, cuts):
     """Likewise."""
     dim, rate, eps = table.shape[1], numbers[0], numbers[1]
     for t in prange(len(cuts) - 1):
-        grad = np.empty(dim, table.dtype)
+        last = starts[cuts[t + 1]]
+        sums = np.empty((1, dim), table.dtype)
+        grad = sums[0]
         for u in range(cuts[t], cuts[t + 1]):
             if u + ROWS_AHEAD < cuts[t + 1]:
                 prefetch_row(table, rows[u + ROWS_AHEAD])
                 prefetch_row(state, rows[u + ROWS_AHEAD])
-            sum_segment(grad, terms, bag_of, scale, order, starts[u], starts[u + 1])
+            sum_rows(sums, 0, terms, bags, factors, starts[u], starts[u + 1], last)
             row = rows[u]
             state[row] += dot(grad, grad) / dim
             step = rate / (np.sqrt(state[row]) + eps)
@@ -104,15 +109,15 @@ def _rowwise_adagrad(table, state, numbers, rows, terms, bag_of, scale, order, s
 
 
 @kernel
-def _update(
-    table, cell1, cell2, per_row, random, rule, decay, numbers, rows, terms, bag_of, scale, order, starts, cuts
-):
+def _update(table, cell1, cell2, per_row, random, rule, decay, numbers, rows, terms, bags, factors, starts, cuts):
     dim = table.shape[1]
     rate, eps, beta1, rest1, beta2 = numbers[0], numbers[1], numbers[2], numbers[3], numbers[4]
     rest2, unbias, decay_rate, clip, grad_scale = numbers[5], numbers[6], numbers[7], numbers[8], numbers[9]
     shrink = decay_rate if decay == DECOUPLED else numbers.dtype.type(0)
     for t in prange(len(cuts) - 1):
-        step = np.empty(dim, terms.dtype)
+        last = starts[cuts[t + 1]]
+        sums = np.empty((1, dim), terms.dtype)
+        step = sums[0]
         for u in range(cuts[t], cuts[t + 1]):
             if u + ROWS_AHEAD < cuts[t + 1]:
                 ahead = rows[u + ROWS_AHEAD]
@@ -124,7 +129,7 @@ def _update(
                     if len(cell2):
                         prefetch_row(cell2, ahead)
             row = rows[u]
-            sum_segment(step, terms, bag_of, scale, order, starts[u], starts[u + 1])
+            sum_rows(sums, 0, terms, bags, factors, starts[u], starts[u + 1], last)
             _scale(step, grad_scale)
             if clip < np.inf:
                 norm = np.sqrt(dot(step, step))
