@@ -5,8 +5,10 @@ for communication to be the `share` of that step; the boundary model chooses a h
 arms take turns, `rounds` bursts of `steps` steps each. The counting pass reads batches before those trained on.
 """
 
+import os
 import statistics
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -89,6 +91,13 @@ class Cell:
         return RowCost(4 * self.dim, 4, 4 * self.dim + 4)
 
 
+def tiny(**more: Any) -> Cell:
+    """A cell of two ranks that runs in seconds, for tests."""
+    return Cell(
+        **{"ranks_per_node": 1, "max_rows": 100, "dim": 4, "batch": 16, "counted": 3, "calibration": 1 << 14} | more
+    )
+
+
 class ArmRun(NamedTuple):
     """What one rank saw of one arm: a list of iterations a round; the schedule of a step; the arm's boundary."""
 
@@ -123,6 +132,12 @@ def turns(names: Sequence[str]) -> tuple[Turn, ...]:
     return tuple(Turn(name, ARMS[name]) for name in names)
 
 
+ROUNDS = 9
+"""Of the calibration."""
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": 1 << 32, "MALLOC_TRIM_THRESHOLD_": 1 << 33, "MALLOC_TOP_PAD_": 1 << 28}
+"""Ranks keep the memory that a step frees: otherwise every step faults in its buffers of several MB anew, one page
+after another, on cores that ranks share. The same for all arms; records name it.
+"""
 WARM = 2
 """First steps of a burst that do not count."""
 
@@ -144,7 +159,23 @@ def run_cell(
     cluster = cluster_of(cell.nodes, cell.ranks_per_node, cell.rate)
     needed = batches_for(which, steps, warm)
     use = cell.count(needed) if any(turn.arm.tier for turn in which) else None
-    return cluster, run(cluster, run_rank, cell, tuple(which), rounds, steps, warm, use)
+    with _set(MALLOC):
+        return cluster, run(cluster, run_rank, cell, tuple(which), rounds, steps, warm, use)
+
+
+@contextmanager
+def _set(variables: Mapping[str, int]) -> Iterator[None]:
+    """Within it, the environment of processes that are started has these."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update({name: str(value) for name, value in variables.items()})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def run_rank(
@@ -156,7 +187,8 @@ def run_rank(
     frames = frames_of([p.bags for p in parts], [p.label for p in parts], [p.dense for p in parts], group.size)
     tables = cell.open(needed).tables
     sizes = sizes_up_to(cell.calibration, group.size, 12)
-    topology = topology_of(group, [time_collectives(group, sizes, 3, 0.001, 0.01, ("all_to_all",))])
+    # links are busy in these steps, so no rest gives them their burst back
+    topology = topology_of(group, [time_collectives(group, sizes, ROUNDS, 0.001, 0.0, ("all_to_all",))])
     whole = any(turn.arm.strategy in ("allgather", "replicated_dense") for turn in which)
     most = cell.memory // cell.row.memory if use is None else min(cell.memory // cell.row.memory, len(use.keys))
     own = sum(t.rows if whole else -(-t.rows // group.size) for t in tables)
@@ -311,6 +343,7 @@ def environment(cluster: Cluster, dense_s: float) -> dict[str, Value]:
         **cluster.env(),
         "device_time": f"kernels real, dense part a timer of {1e3 * dense_s:.0f} ms",
         "dense_grads": "off",
+        "malloc": "keeps what is freed",
     }
 
 

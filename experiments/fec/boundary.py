@@ -23,6 +23,7 @@ from experiments.fec._cell import (
     run_cell,
     samples_of,
     seen,
+    tiny,
     unit,
 )
 from experiments.record import Value
@@ -44,7 +45,7 @@ class Config:
 
 GRID = (Config(), Config(arm="tier"))
 LAPTOP = (Config(Cell(batch=512, calibration=1 << 20), sizes=(0.25, 4.0), steps=3, rounds=2),)
-TINY = (Config(Cell(max_rows=100, dim=4, batch=16, counted=3, calibration=1 << 14), sizes=(2.0,), steps=1, rounds=1),)
+TINY = (Config(tiny(), sizes=(2.0,), steps=1, rounds=1),)
 BUDGET_S = 25.0
 CHOSEN = "chosen"
 

@@ -4,8 +4,8 @@ Paper figure: none known (FEC's text is not public): its headline, 6.65 times le
 times the throughput of the best baseline. The fixed cell: Criteo Kaggle's 26 tables, D = 64, 2,048 samples a rank, ids
 i.i.d. Zipf 1.0, row-wise Adagrad, 2 x 2 ranks, 200 Mbit/s between nodes, a dense stand-in such that communication is
 half of the de-duplicated step. De-duplication, routing and the remap to tiers are inside the step; tiers have the
-boundary that the model chose. The other streams are the calibrated generator's orders, or a log (`--cell.stream`).
-Also what stamps and remap cost (`fec/overhead` draws it).
+boundary that the model chose. `--cell.stream` takes a log, or an order of the generator (`fec/streams` has these). Also
+what stamps and remap cost (`fec/overhead` draws it).
 
 Run:      python -m experiments run fec/comm_time --laptop   (shaped links need root; else loopback, labelled)
 Expect:   de-duplication alone a factor of about 3 against raw; tier, pre-fetch and deferral together another 3 in
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from comm.schedule import split_offset
 from experiments.config import Measurement
-from experiments.fec._arms import ARMS, BASELINES, FEC, FULL, MICRO
+from experiments.fec._arms import BASELINES, FEC, FULL, MICRO
 from experiments.fec._cell import (
     Cell,
     RankRun,
@@ -31,14 +31,15 @@ from experiments.fec._cell import (
     run_cell,
     samples_of,
     seen,
+    tiny,
     turns,
     unit,
 )
 from experiments.record import Value
 
-SHARDED = tuple(name for name, arm in ARMS.items() if arm.strategy not in ("allgather", "replicated_dense"))
-MAIN = (*BASELINES, FEC, FULL, MICRO)
-SMALL = (*BASELINES, "tier", "allgather", "dense")
+SHOWN = (
+    *BASELINES, "tier", "prefetch", FEC, "prefetch+deferral", FULL, "prefetch+deferral+parts", MICRO,
+)  # fmt: skip
 STAMPING = ("touch", "judge")
 """Phases of an owner that noting and judging rows take: they run beside the step, on its cores."""
 
@@ -48,22 +49,14 @@ class Config:
     """`arms` in turn, `rounds` bursts of `steps` steps each."""
 
     cell: Cell = field(default_factory=Cell)
-    arms: tuple[str, ...] = SHARDED
+    arms: tuple[str, ...] = SHOWN
     rounds: int = 2
     steps: int = 4
 
 
-GRID = (
-    Config(),
-    *(Config(Cell(stream=order), MAIN, rounds=1, steps=4) for order in ("iid", "meta_low", "meta_medium", "sessions")),
-    # every rank holds every row: a sixteenth of the rows, then tables small enough for a dense all-reduce
-    Config(Cell(max_rows=625_000), (*BASELINES, FULL, "allgather"), rounds=1, steps=3),
-    Config(Cell(max_rows=1_000), SMALL, rounds=1, steps=3),
-)
-LAPTOP = (Config(Cell(calibration=1 << 21), (*BASELINES, "tier", "prefetch", FEC, FULL, MICRO), rounds=1, steps=3),)
-TINY = (
-    Config(Cell(max_rows=200, dim=8, batch=32, counted=3, calibration=1 << 14), ("raw", "unique", FULL, MICRO), 1, 2),
-)
+GRID = (Config(),)
+LAPTOP = (Config(Cell(calibration=1 << 21), (*BASELINES, "tier", FEC, FULL, MICRO), rounds=1, steps=3),)
+TINY = (Config(tiny(), ("raw", "unique", FULL, MICRO), 1, 2),)
 BUDGET_S = 75.0
 
 

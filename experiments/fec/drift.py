@@ -28,6 +28,7 @@ from experiments.fec._cell import (
     run_cell,
     samples_of,
     seen,
+    tiny,
     unit,
 )
 from experiments.record import Value
@@ -47,9 +48,7 @@ class Config:
 
 GRID = (Config(),)
 LAPTOP = (Config(epochs=3, steps=3, rounds=1),)
-TINY = (
-    Config(Cell(max_rows=100, dim=4, batch=16, counted=3, calibration=1 << 14, moved=0.5), epochs=1, steps=1, rounds=1),
-)
+TINY = (Config(tiny(moved=0.5), epochs=1, steps=1, rounds=1),)
 BUDGET_S = 22.0
 
 

@@ -17,7 +17,7 @@ from comm.when import When
 from experiments.config import Measurement
 from experiments.data.counting import keys_of_tables
 from experiments.fec._arms import Arm
-from experiments.fec._cell import Cell, Turn, environment, metrics_of, point_of, run_cell, samples_of, seen, unit
+from experiments.fec._cell import Cell, Turn, environment, metrics_of, point_of, run_cell, samples_of, seen, tiny, unit
 from experiments.record import Value
 
 STREAMS = ("zipf", "iid", "meta_low", "meta_medium", "sessions")
@@ -40,7 +40,7 @@ GRID = (Config(),)
 LAPTOP = (Config(depths=(1, 4), streams=("zipf", "meta_medium"), batches=12, steps=2, rounds=1),)
 TINY = (
     Config(
-        Cell(max_rows=100, dim=4, batch=16, counted=3, calibration=1 << 14), (1,), (1, 2), ("zipf",), batches=4,
+        tiny(), (1,), (1, 2), ("zipf",), batches=4,
         steps=1, rounds=1,
     ),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from comm.topology import Topology
 from experiments.config import Measurement
 from experiments.fec._arms import BASELINES, FEC, FULL, MICRO
-from experiments.fec._cell import Cell, emulated
+from experiments.fec._cell import Cell, emulated, tiny
 from experiments.fec._simulated import simulated
 
 ARMS = (*BASELINES, FEC, FULL, MICRO)
@@ -36,7 +36,7 @@ GRID = (Config(),)
 LAPTOP = (Config(emulated=((2, 2),), simulated=((2, 2), (2, 4), (4, 4)), steps=3, rounds=1),)
 TINY = (
     Config(
-        Cell(max_rows=100, dim=4, batch=16, counted=3, calibration=1 << 14), ((2, 1),), ((2, 1), (2, 2)), 1, 1
+        tiny(), ((2, 1),), ((2, 1), (4, 1)), 1, 1
     ),
 )  # fmt: skip
 BUDGET_S = 40.0

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from experiments.config import Measurement
 from experiments.data.batch import DENSE
 from experiments.fec._arms import ARMS, BASELINES, FEC, FULL, MICRO
-from experiments.fec._cell import Cell, Turn, environment, metrics_of, point_of, run_cell, samples_of, seen, unit
+from experiments.fec._cell import Cell, Turn, environment, metrics_of, point_of, run_cell, samples_of, seen, tiny, unit
 from experiments.fec._streams import ZipfClicks
 from experiments.record import Value
 from kernels import Bags, TableSpec
@@ -48,7 +48,7 @@ GRID = (Config(rounds=2),)
 LAPTOP = (Config(models=("dcnv2", "deepfm"), arms=("raw", "unique", FULL), steps=2),)
 TINY = (
     Config(
-        Cell(max_rows=100, dim=4, batch=16, counted=3, calibration=1 << 14), ("dcnv2", "deepfm"), ("unique", FULL), 1
+        tiny(), ("dcnv2", "deepfm"), ("unique", FULL), 1
     ),
 )  # fmt: skip
 BUDGET_S = 25.0

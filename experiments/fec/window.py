@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from experiments.config import Measurement
 from experiments.fec._arms import BASELINES, FEC, FULL, MICRO
-from experiments.fec._cell import Cell, emulated
+from experiments.fec._cell import Cell, emulated, tiny
 from experiments.fec._simulated import simulated
 
 ARMS = (*BASELINES, FEC, FULL, MICRO)
@@ -33,7 +33,7 @@ class Config:
 GRID = (Config(),)
 LAPTOP = (Config(emulated=(0.25,), simulated=(0.25, 0.5, 0.75), steps=2),)
 TINY = (
-    Config(Cell(max_rows=100, dim=4, batch=8, counted=3, calibration=1 << 14), (0.5,), (0.25, 0.75), steps=1),
+    Config(tiny(batch=8), (0.5,), (0.25, 0.75), steps=1),
 )  # fmt: skip
 BUDGET_S = 30.0
 
