@@ -91,11 +91,9 @@ class Cell:
         return RowCost(4 * self.dim, 4, 4 * self.dim + 4)
 
 
-def tiny(**more: Any) -> Cell:
+def tiny(batch: int = 16, moved: float = 0.0) -> Cell:
     """A cell of two ranks that runs in seconds, for tests."""
-    return Cell(
-        **{"ranks_per_node": 1, "max_rows": 100, "dim": 4, "batch": 16, "counted": 3, "calibration": 1 << 14} | more
-    )
+    return Cell(ranks_per_node=1, max_rows=100, dim=4, batch=batch, counted=3, calibration=1 << 14, moved=moved)
 
 
 class ArmRun(NamedTuple):
@@ -153,12 +151,15 @@ def samples_of(cell: Cell, which: Sequence[Turn], steps: int) -> int:
 
 
 def run_cell(
-    cell: Cell, which: Sequence[Turn], rounds: int, steps: int, warm: int = WARM
+    cell: Cell, which: Sequence[Turn], rounds: int, steps: int, warm: int = WARM, use: RowUse | None = None
 ) -> tuple[Cluster, list[RankRun]]:
-    """The cell on an emulated cluster (plain loopback where links cannot be shaped): every rank's account."""
+    """The cell on an emulated cluster (plain loopback where links cannot be shaped): every rank's account. `use` is its
+    counting pass, if that was made already.
+    """
     cluster = cluster_of(cell.nodes, cell.ranks_per_node, cell.rate)
     needed = batches_for(which, steps, warm)
-    use = cell.count(needed) if any(turn.arm.tier for turn in which) else None
+    if use is None and any(turn.arm.tier and turn.profile is None for turn in which):
+        use = cell.count(needed)
     with _set(MALLOC):
         return cluster, run(cluster, run_rank, cell, tuple(which), rounds, steps, warm, use)
 
@@ -190,9 +191,11 @@ def run_rank(
     # links are busy in these steps, so no rest gives them their burst back
     topology = topology_of(group, [time_collectives(group, sizes, ROUNDS, 0.001, 0.0, ("all_to_all",))])
     whole = any(turn.arm.strategy in ("allgather", "replicated_dense") for turn in which)
-    most = cell.memory // cell.row.memory if use is None else min(cell.memory // cell.row.memory, len(use.keys))
+    tiers = any(turn.arm.tier for turn in which)
+    seen_rows = max((len(turn.profile.keys) for turn in which if turn.profile), default=0)
+    copies = min(cell.memory // cell.row.memory, max(seen_rows, len(use.keys) if use else 0)) if tiers else 0
     own = sum(t.rows if whole else -(-t.rows // group.size) for t in tables)
-    bench = Bench(group, tables, Rows(own, most if use is not None else 0, cell.dim, Optimizer(OPTIMIZER)))
+    bench = Bench(group, tables, Rows(own, copies, cell.dim, Optimizer(OPTIMIZER)))
     dense_s = stand_in(bench, frames, cell.share)
     boundaries: dict[str, Boundary | None] = {}
     for turn in which:

@@ -66,7 +66,7 @@ def measure(config: Config) -> Iterator[Measurement]:
     began = time.perf_counter()
     use = cell.count(batches_for(turns(config.arms), config.steps))
     counting_s = time.perf_counter() - began
-    cluster, ranks = run_cell(cell, turns(config.arms), config.rounds, config.steps)
+    cluster, ranks = run_cell(cell, turns(config.arms), config.rounds, config.steps, use=use)
     found = {name: seen(ranks, name) for name in config.arms}
     against = {name: found[name] for name in BASELINES if name in found}
     samples = samples_of(cell, turns(config.arms), config.steps)

@@ -1,11 +1,11 @@
 """What moves nothing forward: every row on every rank, by sparse all-gather or dense all-reduce.
 
-Paper figure: none known. Both hold whole tables, so rows are scaled down: every table cut at `max_rows` (the record says
-how many rows are left of Kaggle's 33.8 million), and the other arms are stepped at the same scale beside them.
+Paper figure: none known. Both hold whole tables, so rows are scaled down: every table cut at `max_rows` (the record
+says how many rows are left of Kaggle's 33.8 million), and the other arms are stepped at the same scale beside them.
 
 Run:      python -m experiments run fec/replicated --laptop
-Expect:   the all-gather sends a rank's gradients to everybody: more bytes than de-duplication from 4 ranks on; the dense
-          all-reduce sends whole tables, so it pays only where they are tiny.
+Expect:   the all-gather sends a rank's gradients to everybody: more bytes than de-duplication from 4 ranks on; the
+          dense all-reduce sends whole tables, so it pays only where they are tiny.
 """
 
 from collections.abc import Iterator

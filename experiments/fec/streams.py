@@ -1,8 +1,8 @@
 """The arms on other streams: the calibrated Criteo generator in its four orders, or a log.
 
-Paper figure: none known. The same cell as `fec/comm_time` with half its batch; the generator's tables are cut at a million
-rows. Locality in time makes neighbouring batches share rows, which is what pre-fetching and deferral live from not
-happening; `sessions` is the adversarial order.
+Paper figure: none known. The same cell as `fec/comm_time` with half its batch; the generator's tables are cut at a
+million rows. Locality in time makes neighbouring batches share rows, which is what pre-fetching and deferral live from
+not happening; `sessions` is the adversarial order.
 
 Run:      python -m experiments run fec/streams --laptop   (--streams PATH for a log: the local batch is scaled to it)
 Expect:   `meta_low` near `iid`; `meta_medium` with fewer rows in all, so less to move, and more conflicts among them.
