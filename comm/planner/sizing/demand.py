@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
-from ..miss_curve import Floats, MissCurve
+from ..miss_curve import Floats, MissCurve, lower_hull
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Demand:
     """One table, or one shard of one. Bytes are of device memory, but for `move_bytes`.
 
@@ -32,14 +34,15 @@ class Demand:
 
     def moved(self, cached: Floats | float) -> Floats:
         """Link bytes a batch with so many rows cached; none for a whole table."""
-        return np.where(np.asarray(cached) >= self.rows, 0.0, self.move_bytes * self.curve.at(cached))
+        return (np.asarray(cached) < self.rows) * (self.move_bytes * self.curve.at(cached))
 
-    @property
+    @cached_property
     def start(self) -> float:
         """Rows of the cheapest choice: the least cache, or the whole table where that takes no more memory."""
         smallest = min(self.least, self.rows)
         return self.rows if self.whole_bytes <= self.bytes(smallest) else smallest
 
+    @cached_property
     def options(self) -> tuple[Floats, Floats, Floats]:
         """(rows, bytes, moved) of every size worth asking for, [K] each, by bytes: the points of the curve from `least`
         up that take less than the whole table, and the whole table last."""
@@ -49,6 +52,16 @@ class Demand:
         cached, bytes_ = cached[bytes_ < self.whole_bytes], bytes_[bytes_ < self.whole_bytes]
         moved = self.move_bytes * self.curve.at(cached)
         return np.append(cached, self.rows), np.append(bytes_, self.whole_bytes), np.append(moved, 0.0)
+
+    @cached_property
+    def steps(self) -> list[tuple[float, int, int]]:
+        """(bytes moved more a byte of memory, option before, option after) along the lower convex hull of the options
+        from `start` up: steepest first, none that saves nothing."""
+        cached, bytes_, moved = self.options
+        first = int(np.searchsorted(cached, self.start))
+        corners = [first + c for c in lower_hull(bytes_[first:], moved[first:])]
+        slopes = [(moved[b] - moved[a]) / (bytes_[b] - bytes_[a]) for a, b in pairwise(corners)]
+        return [(float(s), a, b) for s, (a, b) in zip(slopes, pairwise(corners), strict=True) if s < 0]
 
 
 @dataclass(frozen=True)

@@ -6,11 +6,9 @@ lines and no tags. What is then left and fits no step of a hull goes to whicheve
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
-from ..miss_curve import lower_hull
 from .demand import Demand, Sizing, require_start
 
 
@@ -18,16 +16,9 @@ def marginal(demands: Sequence[Demand], budget: float) -> Sizing:
     """Sizes within `budget`; ValueError if the least sizes do not fit."""
     start = require_start(demands, budget)
     left = budget - start.bytes(demands)
-    options = [d.options() for d in demands]
-    at = [0] * len(demands)  # the option each has
-    steps = []  # (bytes moved more per byte of memory, demand, option before, option after)
-    for number, (cached, bytes_, moved) in enumerate(options):
-        at[number] = int(np.searchsorted(cached, start.cached[number]))
-        corners = [at[number] + c for c in lower_hull(bytes_[at[number] :], moved[at[number] :])]
-        for low, high in pairwise(corners):
-            gain = (moved[high] - moved[low]) / (bytes_[high] - bytes_[low])
-            if gain < 0:
-                steps.append((gain, number, low, high))
+    options = [d.options for d in demands]
+    at = [int(np.searchsorted(o[0], c)) for o, c in zip(options, start.cached, strict=True)]  # the option each has
+    steps = [(gain, number, low, high) for number, d in enumerate(demands) for gain, low, high in d.steps]
     stopped = set()
     for _, number, low, high in sorted(steps):
         bytes_ = options[number][1]
