@@ -93,9 +93,12 @@ def owners_of(shards: Shards, keys: Tensor, backend: str | None) -> tuple[Tensor
 
 
 def _with_copies(array: Tensor, own: int, copies: Tensor) -> Tensor:
-    """The first `own` rows of `array` and then `copies`: in place while the memory behind it reaches, else anew."""
+    """The first `own` rows of `array` and then `copies`: in place while the memory behind it, which is the store's
+    alone, reaches, else anew.
+    """
     lines = own + len(copies)
-    if lines * array[:1].numel() * array.itemsize > array.untyped_storage().nbytes():
+    numbers = array.storage_offset() + lines * array.stride(0)
+    if numbers * array.itemsize > array.untyped_storage().nbytes():
         return torch.cat([array[:own], copies])
     array = array.as_strided((lines, *array.shape[1:]), array.stride())
     array[own:] = copies
