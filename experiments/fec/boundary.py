@@ -44,9 +44,9 @@ class Config:
 
 
 GRID = (Config(), Config(arm="tier"))
-LAPTOP = (Config(Cell(batch=512, calibration=1 << 20), sizes=(0.25, 4.0), steps=3, rounds=2),)
+LAPTOP = (Config(Cell(batch=512, calibration=1 << 20), sizes=(0.25, 4.0), steps=3, rounds=1),)
 TINY = (Config(tiny(), sizes=(2.0,), steps=1, rounds=1),)
-BUDGET_S = 25.0
+BUDGET_S = 18.0
 CHOSEN = "chosen"
 
 

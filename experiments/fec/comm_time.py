@@ -55,9 +55,9 @@ class Config:
 
 
 GRID = (Config(),)
-LAPTOP = (Config(Cell(calibration=1 << 21), (*BASELINES, "tier", FEC, FULL, MICRO), rounds=1, steps=3),)
+LAPTOP = (Config(Cell(calibration=1 << 21), (*BASELINES, FEC, FULL, MICRO), rounds=1, steps=2),)
 TINY = (Config(tiny(), ("raw", "unique", FULL, MICRO), 1, 2),)
-BUDGET_S = 75.0
+BUDGET_S = 50.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:

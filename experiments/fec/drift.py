@@ -49,7 +49,7 @@ class Config:
 GRID = (Config(),)
 LAPTOP = (Config(epochs=3, steps=3, rounds=1),)
 TINY = (Config(tiny(moved=0.5), epochs=1, steps=1, rounds=1),)
-BUDGET_S = 22.0
+BUDGET_S = 15.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:

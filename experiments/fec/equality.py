@@ -68,9 +68,9 @@ class Config:
 
 
 GRID = grid(Config, ranks=(2, 4), optimizer=("sgd", "adagrad", "rowwise_adagrad", "adam"))
-LAPTOP = (Config(steps=50, arms=("unique", "tier", "tier ring", "tier+prefetch+deferral", "parts", TRAINED[-1])),)
+LAPTOP = (Config(steps=50, arms=("unique", "tier ring", "tier+prefetch+deferral", "parts", TRAINED[-1])),)
 TINY = (Config(steps=10, batch=32, max_rows=40, hot=60, arms=("unique", "tier+prefetch+deferral")),)
-BUDGET_S = 20.0
+BUDGET_S = 14.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:

@@ -40,11 +40,10 @@ GRID = (Config(),)
 LAPTOP = (Config(depths=(1, 4), streams=("zipf", "meta_medium"), batches=12, steps=2, rounds=1),)
 TINY = (
     Config(
-        tiny(), (1,), (1, 2), ("zipf",), batches=4,
-        steps=1, rounds=1,
+        tiny(), (1,), (1, 2), ("zipf",), batches=4, steps=1, rounds=1,
     ),
 )  # fmt: skip
-BUDGET_S = 22.0
+BUDGET_S = 14.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:

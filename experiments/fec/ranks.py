@@ -12,18 +12,17 @@ Expect:   conflicts grow with the global batch (more of the next batch's rows ar
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from comm.topology import Topology
 from experiments.config import Measurement
 from experiments.fec._arms import BASELINES, FEC, FULL, MICRO
 from experiments.fec._cell import Cell, emulated, tiny
-from experiments.fec._simulated import simulated
+from experiments.fec._simulated import nominal, simulated
 
 ARMS = (*BASELINES, FEC, FULL, MICRO)
 
 
 @dataclass(frozen=True)
 class Config:
-    """`cell` at each of the `emulated` shapes, then priced at each of the `simulated` ones."""
+    """`cell` at each of the `emulated` shapes, then priced at each of the `simulated` ones (nominal links if none)."""
 
     cell: Cell = field(default_factory=lambda: Cell(batch=512, calibration=1 << 20))
     emulated: tuple[tuple[int, int], ...] = ((2, 2), (2, 4))
@@ -33,23 +32,21 @@ class Config:
 
 
 GRID = (Config(),)
-LAPTOP = (Config(emulated=((2, 2),), simulated=((2, 2), (2, 4), (4, 4)), steps=3, rounds=1),)
+LAPTOP = (Config(emulated=((2, 2),), simulated=((2, 2), (2, 4)), steps=2, rounds=1),)
 TINY = (
     Config(
         tiny(), ((2, 1),), ((2, 1), (4, 1)), 1, 1
     ),
 )  # fmt: skip
-BUDGET_S = 40.0
+BUDGET_S = 24.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:
     """Emulated points, then simulated ones on the links of the last emulated cluster."""
-    topology: Topology | None = None
+    topology = nominal(config.cell)
     for nodes, local in config.emulated:
         cell = replace(config.cell, nodes=nodes, ranks_per_node=local)
         topology = yield from emulated(cell, ARMS, config.rounds, config.steps)
-    if topology is None:
-        raise ValueError("emulated: expected a shape or more, whose links are priced, given none")
     for nodes, local in config.simulated:
         cell = replace(config.cell, nodes=nodes, ranks_per_node=local)
         yield from simulated(cell, replace(topology, nodes=nodes, ranks_per_node=local), ARMS)

@@ -33,7 +33,7 @@ class Config:
 GRID = (Config(),)
 LAPTOP = (Config(Cell(batch=512, calibration=1 << 20), ("meta_medium",), ("raw", "unique", FULL), steps=3),)
 TINY = (Config(tiny(), ("sessions",), ("unique", FULL), steps=1),)
-BUDGET_S = 16.0
+BUDGET_S = 14.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:

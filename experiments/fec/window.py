@@ -14,14 +14,14 @@ from dataclasses import dataclass, field, replace
 from experiments.config import Measurement
 from experiments.fec._arms import BASELINES, FEC, FULL, MICRO
 from experiments.fec._cell import Cell, emulated, tiny
-from experiments.fec._simulated import simulated
+from experiments.fec._simulated import nominal, simulated
 
 ARMS = (*BASELINES, FEC, FULL, MICRO)
 
 
 @dataclass(frozen=True)
 class Config:
-    """Each share of `emulated` on a cluster, each of `simulated` priced on its links."""
+    """Each share of `emulated` on a cluster, each of `simulated` priced on its links (or nominal ones)."""
 
     cell: Cell = field(default_factory=lambda: Cell(batch=512, calibration=1 << 20))
     emulated: tuple[float, ...] = (0.25, 0.5, 0.75)
@@ -31,19 +31,17 @@ class Config:
 
 
 GRID = (Config(),)
-LAPTOP = (Config(emulated=(0.25,), simulated=(0.25, 0.5, 0.75), steps=2),)
+LAPTOP = (Config(emulated=(), simulated=(0.25, 0.5, 0.75)),)
 TINY = (
-    Config(tiny(batch=8), (0.5,), (0.25, 0.75), steps=1),
+    Config(tiny(batch=8), (), (0.25, 0.75)),
 )  # fmt: skip
-BUDGET_S = 30.0
+BUDGET_S = 10.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:
     """Emulated points, then simulated ones."""
-    topology = None
+    topology = nominal(config.cell)
     for share in config.emulated:
         topology = yield from emulated(replace(config.cell, share=share), ARMS, config.rounds, config.steps)
-    if topology is None:
-        raise ValueError("emulated: expected a share or more, whose links are priced, given none")
     for share in config.simulated:
         yield from simulated(replace(config.cell, share=share), topology, ARMS)

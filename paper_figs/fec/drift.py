@@ -35,11 +35,11 @@ def claims(df: pd.DataFrame) -> list[Claim]:
     """What age costs at the end."""
     clocked = df.loc[df["kind"] != "predicted"].set_index("point.hot_set")
     step, exposed = clocked["metrics.step_ms"], clocked["metrics.exposed_ms"]
+    aged, fresh = step["aged"] / step["none"], step["fresh"] / step["none"]
     moved = df.loc[(df["point.hot_set"] == "fresh") & (df["kind"] == "predicted"), "metrics.rows_moved"].max()
     got = (
-        f"exposed {exposed['aged'] / exposed['fresh']:.2f}x, step {step['aged'] / step['fresh']:.2f}x of the fresh set's;"
-        f" against no tier {step['aged'] / step['none']:.2f}x and {step['fresh'] / step['none']:.2f}x; {moved:.0f} rows "
-        "change tiers"
+        f"exposed {exposed['aged'] / exposed['fresh']:.2f}x, step {step['aged'] / step['fresh']:.2f}x of the fresh "
+        f"set's; against no tier {aged:.2f}x and {fresh:.2f}x; {moved:.0f} rows change tiers"
     )
     share = 100 * df["config.cell.moved"].iloc[0]
     epochs = int(df["point.epoch"].max())
