@@ -16,6 +16,7 @@ from .canonical import RowGrads, RowOrder, canonical_sum, row_order, sum_in_orde
 from .counts import Counts
 from .group import Group
 from .norm import apply_phases, row_norm
+from .padded_keys import PaddedKeys
 from .schedule import Phase
 from .shards import Shards
 from .store import Lease, Store
@@ -49,6 +50,9 @@ class Arrived(NamedTuple):
 
 class PooledExchange:
     """See the module's docstring. One instance carries all tables of one width under one strategy."""
+
+    padded: PaddedKeys | None = None
+    """How keys travel, if not after their counts."""
 
     def __init__(self, label: str, shards: Shards, group: Group, store: Store, backend: str | None = None) -> None:
         self.label, self.shards, self.group, self.store, self.backend = label, shards, group, store, backend
@@ -97,19 +101,45 @@ class PooledExchange:
         )
 
     def keys(self, routed: Routed) -> Arrived:
-        """Exchange sizes, then lengths, row numbers and weights."""
+        """Exchange sizes, then lengths, row numbers and weights; all but weights at once if the parts are padded."""
         group, label = self.group, f"{self.label}.keys"
+        if self.padded:
+            lengths, rows, row_counts, batches = self._padded_keys(self.padded, routed, label)
+            return self._arrived(lengths, rows, row_counts, batches, routed, label)
         sizes = torch.tensor([routed.row_splits, [routed.batch] * group.size]).T.contiguous()
         row_counts, batches = group.exchange(sizes, label).T.tolist()
         bag_splits = [batch * len(self.held) for batch in batches]
         lengths = group.all_to_all(routed.lengths, routed.length_splits, bag_splits, label)
-        rows = group.all_to_all(routed.rows, routed.row_splits, row_counts, label).long()
+        rows = group.all_to_all(routed.rows, routed.row_splits, row_counts, label)
+        return self._arrived(lengths, rows, row_counts, batches, routed, label)
+
+    def _padded_keys(
+        self, padded: PaddedKeys, routed: Routed, label: str
+    ) -> tuple[Tensor, Tensor, list[int], list[int]]:
+        """Lengths, rows, rows from each rank and batch of each; a part is the batch, the lengths, then the rows."""
+        dtype = self.shards.wire_ids
+        lengths = torch.split(routed.lengths.to(dtype), routed.length_splits)
+        rows = torch.split(routed.rows, routed.row_splits)
+        batch = torch.tensor([routed.batch], dtype=dtype)
+        outgoing = [torch.cat([batch, *part]) for part in zip(lengths, rows, strict=True)]
+        arrived, splits = padded.exchange(torch.cat(outgoing), [len(part) for part in outgoing], label)
+        parts = torch.split(arrived, splits)
+        batches = [int(part[0]) for part in parts]
+        ends = [1 + batch * len(self.held) for batch in batches]
+        lengths = torch.cat([part[1:end] for part, end in zip(parts, ends, strict=True)])
+        found = [part[end:] for part, end in zip(parts, ends, strict=True)]
+        return lengths, torch.cat(found), [len(part) for part in found], batches
+
+    def _arrived(
+        self, lengths: Tensor, rows: Tensor, row_counts: list[int], batches: list[int], routed: Routed, label: str
+    ) -> Arrived:
+        """What came, and the weights, whose number both sides know."""
         weights = None
         if routed.weights is not None:
-            weights = group.all_to_all(routed.weights, routed.row_splits, row_counts, label)
+            weights = self.group.all_to_all(routed.weights, routed.row_splits, row_counts, label)
         offsets = torch.cat([lengths.new_zeros(1, dtype=torch.int64), lengths.cumsum(0, dtype=torch.int64)])
-        source = torch.repeat_interleave(torch.arange(group.size), torch.tensor(row_counts))
-        return Arrived(rows, offsets, weights, source, bag_splits, batches)
+        source = torch.repeat_interleave(torch.arange(self.group.size), torch.tensor(row_counts))
+        return Arrived(rows.long(), offsets, weights, source, [batch * len(self.held) for batch in batches], batches)
 
     def gather(self, arrived: Arrived, step: int) -> tuple[Tensor, Lease]:
         """Pool the rows that this rank holds, for every rank's bags."""
@@ -158,11 +188,12 @@ class PooledExchange:
     def sent(self, counts: Counts) -> dict[str, Tensor]:
         """Bytes from rank to rank of each network phase; see `Strategy.sent`."""
         number = self.store.values.itemsize
-        key = self.shards.wire_ids.itemsize + (number if counts.weighted else 0)
+        key, weight = self.shards.wire_ids.itemsize, number if counts.weighted else 0
         bags = counts.batch[:, None] * counts.tables[None, :]  # from source to owner
+        keys = self.padded.sent(1 + bags + counts.keys, key) if self.padded else 2 * 8 + bags * 4 + counts.keys * key
         values = bags * row_bytes(self.store.values.shape[1], self.store.values.dtype, self.wire)
         return {
-            "keys": off_diagonal(2 * 8 + bags * 4 + counts.keys * key),
+            "keys": off_diagonal(keys + counts.keys * weight),
             "send": off_diagonal(values.T),
             "grad_send": off_diagonal(values),
             **({"norm": off_diagonal(self.norm.sent(counts, number))} if self.norm else {}),

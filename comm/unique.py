@@ -17,6 +17,7 @@ from .canonical import RowGrads, RowOrder, row_order, sum_in_order
 from .counts import Counts
 from .group import Group
 from .norm import apply_phases, row_norm
+from .padded_keys import PaddedKeys
 from .schedule import Phase
 from .shards import Shards
 from .store import Lease, Store
@@ -42,6 +43,9 @@ class Asked(NamedTuple):
 
 class Unique:
     """See the module's docstring. One instance carries all tables of one width under this strategy."""
+
+    padded: PaddedKeys | None = None
+    """How keys travel, if not after their counts."""
 
     def __init__(self, label: str, shards: Shards, group: Group, store: Store, backend: str | None = None) -> None:
         self.label, self.shards, self.group, self.store, self.backend = label, shards, group, store, backend
@@ -90,10 +94,14 @@ class Unique:
         return buckets
 
     def keys(self, distinct: Distinct) -> Asked:
-        """Exchange counts, then row numbers."""
+        """Exchange counts, then row numbers; both at once if the parts are padded."""
         group, label, counts = self.group, f"{self.label}.keys", distinct.buckets.counts
-        splits = group.exchange(counts, label).tolist()
-        rows = group.all_to_all(distinct.buckets.rows.to(self.shards.wire_ids), counts.tolist(), splits, label)
+        outgoing = distinct.buckets.rows.to(self.shards.wire_ids)
+        if self.padded:
+            rows, splits = self.padded.exchange(outgoing, counts.tolist(), label)
+        else:
+            splits = group.exchange(counts, label).tolist()
+            rows = group.all_to_all(outgoing, counts.tolist(), splits, label)
         source = torch.repeat_interleave(torch.arange(group.size), torch.tensor(splits))
         return Asked(rows.long(), source, splits)
 
@@ -135,10 +143,11 @@ class Unique:
 
     def sent(self, counts: Counts) -> dict[str, Tensor]:
         """Bytes from rank to rank of each network phase; see `Strategy.sent`."""
-        rows = self.counted(counts)
+        rows, key = self.counted(counts), self.shards.wire_ids.itemsize
+        keys = self.padded.sent(rows, key) if self.padded else 8 + rows * key
         values = rows * row_bytes(self.store.values.shape[1], self.store.values.dtype, self.wire)
         return {
-            "keys": off_diagonal(8 + rows * self.shards.wire_ids.itemsize),
+            "keys": off_diagonal(keys),
             "send": off_diagonal(values.T),
             "grad_send": off_diagonal(values),
             **self.norm_sent(counts),

@@ -11,9 +11,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from comm._pooled import PooledExchange
 from comm.overlap import overlapped
+from comm.padded_keys import PaddedKeys
 from comm.pipeline import Pipeline, Staged, ahead
 from comm.schedule import Phase, Schedule
+from comm.unique import Unique
+from comm.unique_node import UniqueNode
 
 from .embedding import ShardedEmbedding
 from .ranking import TwoPartModel
@@ -118,3 +122,17 @@ def _gradients(of: Tensor, by: Sequence[Tensor], grad: Tensor | None) -> list[Te
     """As `backward` leaves them: zeros where nothing depends on a tensor."""
     found = torch.autograd.grad(of, by, grad, allow_unused=True)
     return [torch.zeros_like(x) if g is None else g for x, g in zip(by, found, strict=True)]
+
+
+def pad_keys(embedding: ShardedEmbedding, margin: float = 1.1) -> None:
+    """Let the keys of every exchange travel in padded parts (comm/padded_keys.py), before the first step.
+
+    Raises ValueError for a strategy whose keys cannot.
+    """
+    for team in embedding.teams:
+        strategy = team.strategy
+        if not team.strategy.shards.cells:
+            continue  # replicated: no keys to pad
+        if not isinstance(strategy, Unique | PooledExchange) or isinstance(strategy, UniqueNode):
+            raise ValueError(f"team {team.label!r}: expected a pooled exchange or `unique`, whose keys can be padded")
+        strategy.padded = PaddedKeys(embedding.group, margin)
