@@ -12,8 +12,10 @@ import torch
 from torch import Tensor
 
 from comm.cost import costs, loads
+from comm.counts import Counts
 from comm.exchange import Exchange
 from comm.group import Group, SimGroup, simulate
+from comm.plan import Plan
 from comm.planner.boundary import RowUse, choose
 from comm.schedule import Schedule, split_offset
 from comm.simulate import Timeline
@@ -64,6 +66,7 @@ class Simulation:
         self.tables = stream.tables
         self.batches = _global_batches(stream, cell, cell.counted, NEEDED)
         self.use: RowUse = count_bags(self.tables, iter(_global_batches(stream, cell, 0, cell.counted)))
+        self._counted: dict[tuple[tuple[int, ...], ...], Counts] = {}
         # a de-duplicated step without dense part is its communication
         self.dense_s = self.step("unique", 0.0).seconds * (1 / cell.share - 1)
 
@@ -95,7 +98,7 @@ class Simulation:
         group: Group = SimGroup(0, world, local, Exchange(world, 1.0))
         plan = arm.plan(self.tables, world, self.hot(arm))
         embedding = ShardedEmbedding(plan, group, Optimizer(OPTIMIZER), init="zeros")
-        counts, model = counts_of(embedding, self.batches[1]), StandIn(embedding)
+        counts, model = self._counts(embedding, plan), StandIn(embedding)
         if arm.when is None:
             step = TrainingStep(model, None)
             return step.schedule(), bytes_sent(step, counts)
@@ -106,6 +109,13 @@ class Simulation:
             moved = exchange.sent(counts[exchange.label], travel)
             sent |= {f"{exchange.label}.{name}": bytes_ for name, bytes_ in moved.items()}
         return step.pipeline().schedule(), sent
+
+    def _counts(self, embedding: ShardedEmbedding, plan: Plan) -> dict[str, Counts]:
+        """Counts of the priced batch by label of the one team; arms that place rows alike share them."""
+        key = tuple(placement.hot for placement in plan.placements)
+        if key not in self._counted:
+            (self._counted[key],) = counts_of(embedding, self.batches[1]).values()
+        return {team.label: self._counted[key] for team in embedding.teams}
 
 
 @cache
