@@ -79,8 +79,7 @@ def all_reduce_touched(
     are left alone, whatever the optimizer does with a zero gradient. `ring` adds in the library's order, not the
     canonical. `through_nodes` takes the way of `node_all_reduce`, in the tables' format.
     """
-    dense = grads.new_zeros(height, grads.shape[1] + 1)
-    dense[rows, :-1], dense[rows, -1] = grads, 1.0
+    dense = touched_buffer(rows, grads, height)
     if ring:
         total = group.all_reduce(dense, label)
     elif through_nodes:
@@ -90,6 +89,18 @@ def all_reduce_touched(
     else:
         sums = canonical_all_reduce(group, dense[:, :-1].contiguous(), label, wire)
         total = torch.cat([sums, canonical_all_reduce(group, dense[:, -1:].contiguous(), label)], dim=1)
+    return touched_rows(total)
+
+
+def touched_buffer(rows: Tensor, grads: Tensor, height: int) -> Tensor:
+    """[height, dim + 1]: gradients of `rows`, and in the last column whether there is one."""
+    dense = grads.new_zeros(height, grads.shape[1] + 1)
+    dense[rows, :-1], dense[rows, -1] = grads, 1.0
+    return dense
+
+
+def touched_rows(total: Tensor) -> tuple[Tensor, Tensor]:
+    """Of a sum of such buffers: rows with a gradient from any rank, ascending, and their sums."""
     touched = torch.nonzero(total[:, -1]).flatten()
     return touched, total[touched, :-1].contiguous()
 

@@ -7,8 +7,9 @@ ranks they go through the nodes, which is what makes a copy cheaper than an exch
 of a hot id is dead weight.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from torch import Tensor
 from kernels import Bags, Buckets, bucketize, pooled_lookup, segment_grads, unique_ids, update_rows
 from kernels import Unique as Index
 
-from .canonical import all_reduce_touched, node_bytes, ring_bytes, touched_bytes
+from .canonical import all_reduce_touched, node_bytes, ring_bytes, touched_buffer, touched_bytes, touched_rows
 from .counts import Counts
 from .group import Group
 from .schedule import Phase
@@ -62,7 +63,8 @@ class HotCold(Unique):
         """Phases from `grad` to the update of the store, owners' rows and copies."""
         phases = {phase.name.removeprefix(f"{self.label}."): phase for phase in super().backward()}
         gives = tuple(f"{self.label}.{name}" for name in ("row_sums", "hot_sums"))
-        reduce = Phase("hot_reduce", self.hot_reduce, ("hot_sums", "distinct"), ("hot_grads",), "network")
+        exchange = HotReduce(self, lambda hot_sums, tiers: (tiers.copies, hot_sums))
+        reduce = Phase("hot_reduce", exchange, ("hot_sums", "distinct"), ("hot_grads",), "network")
         apply = Phase("hot_apply", self.hot_apply, ("hot_grads", "lr", "step"), (), "compute")
         phases["local_reduce"] = replace(phases["local_reduce"], run=self.tier_sums, gives=gives)
         at = list(phases).index("owner_reduce")
@@ -99,17 +101,6 @@ class HotCold(Unique):
         sums = segment_grads(grad, bags.offsets, bags.weights, "sum", index.order, index.starts, self.backend)
         return sums[tiers.cold[tiers.buckets.order]], sums[tiers.hot]
 
-    def hot_reduce(self, hot_sums: Tensor, tiers: Tiers) -> tuple[Tensor, Tensor]:
-        """Hot rows that any rank touched, and the sum of their gradients."""
-        return self.reduce_copies(hot_sums, tiers.copies)
-
-    def reduce_copies(self, hot_sums: Tensor, copies: Tensor) -> tuple[Tensor, Tensor]:
-        """The same of this rank's gradients of some `copies`. Travels in the tables' dtype."""
-        label, height = f"{self.label}.hot_reduce", len(self.shards.hot_keys)
-        return all_reduce_touched(
-            self.group, copies, hot_sums, height, label, ring=self.ring, through_nodes=self.through_nodes
-        )
-
     def hot_apply(self, hot_grads: tuple[Tensor, Tensor], lr: float, step: int) -> None:
         """The same optimizer step on every copy."""
         store, (touched, grads) = self.store, hot_grads
@@ -130,6 +121,34 @@ class HotCold(Unique):
                 stages = touched_bytes(height, values.shape[1], values.dtype, world)
             hot = {f"hot_reduce.{stage}": bytes_ for stage, bytes_ in stages.items()}
         return super().sent(counts) | hot
+
+
+class HotReduce:
+    """Hot rows that any rank touched, and the sum of their gradients: what the phase `hot_reduce` runs. In three steps,
+    so that the sum can share a message with others.
+
+    `mine(*values)` gives this rank's touched copies and their gradients. Travels in the tables' dtype.
+    """
+
+    def __init__(self, hot: HotCold, mine: Callable[..., tuple[Tensor, Tensor]]) -> None:
+        self.hot, self.mine = hot, mine
+
+    def __call__(self, *values: Any) -> tuple[Tensor, Tensor]:
+        """By a message of its own."""
+        hot, (copies, sums) = self.hot, self.mine(*values)
+        label, height = f"{hot.label}.hot_reduce", len(hot.shards.hot_keys)
+        return all_reduce_touched(
+            hot.group, copies, sums, height, label, ring=hot.ring, through_nodes=hot.through_nodes
+        )
+
+    def pack(self, *values: Any) -> Tensor:
+        """What is to be summed over ranks, flat."""
+        copies, sums = self.mine(*values)
+        return touched_buffer(copies, sums, len(self.hot.shards.hot_keys)).flatten()
+
+    def unpack(self, total: Tensor) -> tuple[Tensor, Tensor]:
+        """Of that sum."""
+        return touched_rows(total.view(-1, self.hot.store.values.shape[1] + 1))
 
 
 def all_cold(distinct: Distinct) -> Tiers:

@@ -21,7 +21,7 @@ from kernels import Unique as Index
 
 from .canonical import RowGrads, group_by_row
 from .counts import Counts
-from .hot_cold import HotCold, Tiers, all_cold
+from .hot_cold import HotCold, HotReduce, Tiers, all_cold
 from .schedule import Phase, Resource
 from .store import Lease
 from .strategy import Strategy, off_diagonal
@@ -178,10 +178,9 @@ class MicroBatch:
         if hot is None:
             return ()
 
-        def hot_reduce(sums: Tensor, asking: Asking) -> tuple[Tensor, Tensor]:
-            return hot.reduce_copies(sums[len(asking.rows) :], asking.copies)
-
-        reduce = self.phase("hot_reduce", hot_reduce, (f"sums.{self.parts - 1}", "asking"), ("hot_grads",), "network")
+        exchange = HotReduce(hot, lambda sums, asking: (asking.copies, sums[len(asking.rows) :]))
+        needs = (f"sums.{self.parts - 1}", "asking")
+        reduce = self.phase("hot_reduce", exchange, needs, ("hot_grads",), "network")
         apply = Phase("hot_apply", hot.hot_apply, ("hot_grads", "lr", "step"), (), "compute")
         return reduce, apply.scoped(self.label, ("lr", "step"))
 
