@@ -5,7 +5,7 @@ and a rank's memory goes to the shards whose misses it saves most. A table whose
 its device. In turn:
 
     size     water-filling over all devices' memory together
-    split    a table into row shards, until one costs at most half a rank's share and takes at most half its memory
+    split    a table into row shards, until one costs at most half (or less) of a rank's share and of its memory
     place    shards by falling cost, each on the rank of the least cost so far that has room
     size     water-filling again, rank by rank: what is over is spent, what is short is saved where it costs least
     improve  shards of the costliest rank change places with those of others, while that helps
@@ -29,6 +29,8 @@ from .sizing.marginal import marginal
 
 LINE_STATE = 25
 """Bytes beside a line: tag and stamp 8 each, lock 4, dirty bit 1, row of an overflow line 4 (models/cache_size.py)."""
+FIRST = ((1.0, 2), (0.9, 4))
+"""What planning begins from: share of the memory that the first sizes spend, shards a rank should hold at the least."""
 SWAPS, OTHERS, TRIED = 200, 8, 12
 """Most changes of rank after the first placement; of each, ranks looked at, and exchanges sized before giving up."""
 
@@ -135,25 +137,37 @@ class Locality:
         """Bytes of all devices."""
         return self.devices.ranks * self.devices.bytes
 
-    def plan(self, size: Sizer = marginal, improve: bool = True) -> LocalityPlan:
-        """Sizes and places, improved in turns. ValueError if the least sizes fit no placement."""
-        found = self.place(size(self.demands, self.budget), resize=True, improve=improve)
-        if found is None:
+    def plan(self, size: Sizer = marginal) -> LocalityPlan:
+        """Sizes and places, improved in turns: the best of what each of FIRST leads to.
+
+        ValueError if the least sizes fit no placement.
+        """
+        found = []
+        for spent, pieces in FIRST:
+            budget = max(spent * self.budget, min(self.budget, self._least_bytes))
+            found.append(self.place(size(self.demands, budget), resize=True, improve=True, pieces=pieces))
+        placed = [plan for plan in found if plan is not None]
+        if not placed:
             raise ValueError(
                 f"expected tables whose least caches fit {self.devices.ranks} devices of {self.devices.bytes:.0f} "
                 "bytes, given none that does: use more devices or more memory in each"
             )
-        return found
+        return min(placed, key=lambda plan: plan.rating)
+
+    @property
+    def _least_bytes(self) -> float:
+        return sum(d.bytes(d.start) for d in self.demands)
 
     def place(
-        self, sizing: Sizing, aware: bool = True, resize: bool = False, improve: bool = False
+        self, sizing: Sizing, aware: bool = True, resize: bool = False, improve: bool = False, pieces: int = 2
     ) -> LocalityPlan | None:
         """Shards of tables of these sizes on ranks; None if one has no room on any.
 
         `aware`: misses count in a shard's cost; without, ranks are balanced by look-ups alone. `resize`: each rank's
-        memory is shared out anew. `improve`: shards then change ranks while the costliest one gains.
+        memory is shared out anew. `improve`: shards then change ranks while the costliest one gains. `pieces`: a shard
+        is at most one of so many that a rank holds.
         """
-        shards = self._split(sizing, aware)
+        shards = self._split(sizing, aware, pieces)
         ranks = self._pack(shards, resize)
         if ranks is None:
             return None
@@ -164,14 +178,16 @@ class Locality:
 
     # -- steps ---------------------------------------------------------------------------------------------------
 
-    def _split(self, sizing: Sizing, aware: bool) -> list[tuple[float, Shard, float]]:
+    def _split(self, sizing: Sizing, aware: bool, pieces: int) -> list[tuple[float, Shard, float]]:
         """(cost, shard, cached rows) of every shard, the costliest first."""
         costs = [self._seconds(n, 1, cached, aware) for n, cached in enumerate(sizing.cached)]
         share = sum(costs) / self.devices.ranks
         found = []
         for number, (cost, cached) in enumerate(zip(costs, sizing.cached, strict=True)):
             parts, size = 1, self.demands[number].bytes(cached)
-            while parts < self.devices.ranks and (cost > share * parts / 2 or size > self.devices.bytes * parts / 2):
+            while parts < self.devices.ranks and (
+                cost * pieces > share * parts or size * pieces > self.devices.bytes * parts
+            ):
                 parts = min(2 * parts, self.devices.ranks)
             parts = min(parts, self.tables[number].spec.rows)
             found += [(cost / parts, Shard(number, part, parts), cached / parts) for part in range(parts)]

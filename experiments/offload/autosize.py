@@ -82,7 +82,7 @@ def measure(config: Config) -> Iterator[Measurement]:
         metrics = {"moved_bytes": filled, "oracle_bytes": ideal}
         yield Measurement(point, metrics, dict.fromkeys(metrics, "bytes"), 1, "predicted")
     if config.timed_ranks:
-        yield _timed(856, config.timed_ranks, 1.0, 65_536, 1 / 37, "856 tables")
+        yield _timed(856, config.timed_ranks, 1.0, 65_536, 0.25, "856 tables")
     if config.large_ranks:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as own:  # so that the memory is its own
             yield own.submit(_hundred_terabytes, config.large_ranks).result()

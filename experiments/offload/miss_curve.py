@@ -48,8 +48,8 @@ class Config:
 GRID = (Config(),)
 LAPTOP = (
     Config(
-        orders=("iid", "meta_medium", "drift"), alphas=(1.05,), multiples=(0.5, 1.0, 2.0, 3.0, 4.0, 8.0),
-        stream=Stream(rows=50_000, samples=256, batches=80, dim=1), counted=40, samples=(0.1,),
+        orders=("iid", "meta_medium"), alphas=(1.05,), multiples=(1.0, 3.0, 6.0),
+        stream=Stream(rows=50_000, samples=256, batches=60, dim=1), counted=30, samples=(0.1,),
     ),
 )  # fmt: skip
 TINY = (

@@ -25,7 +25,7 @@ class Config:
     """`dense`: seconds of the dense part over those that the link needs for a step's rows, both ways."""
 
     orders: tuple[Order, ...] = ("iid", "meta_medium")
-    stream: Stream = field(default_factory=lambda: Stream(rows=500_000, batches=100))
+    stream: Stream = field(default_factory=lambda: Stream(rows=500_000, batches=110))
     multiple: float = 2.0
     history: int = 20
     warm: int = 12
