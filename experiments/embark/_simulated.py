@@ -170,7 +170,11 @@ def searched(
     seeds: tuple[Plan, ...] = (),
     moves: int | None = None,
 ) -> Planned:
-    """Our search; without `skew` it takes all row parts of a table for equally popular."""
+    """Our search; without `skew` it takes all row parts of a table for equally popular. On one node, where there is no
+    hierarchy, the pooled cluster is flat.
+    """
+    if job.nodes == 1:
+        clusters = tuple("gridwise" if c == "hierarchical" else c for c in clusters if c != "unique_node")
     load = job.workload if skew else job.workload.without_skew()
     options = Options(clusters=clusters, rows=rows, columns=columns, wire=WIRE)
     return search(load, job.topology, MEMORY, overlap, options, MOVES if moves is None else moves, seeds=seeds)
