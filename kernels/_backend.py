@@ -10,6 +10,7 @@ from importlib import import_module
 from types import ModuleType
 
 import torch
+from torch.autograd import forward_ad
 
 BACKENDS = ("torch", "triton", "numba", "cpu")
 """`torch`: the truth. `triton`: fast on GPUs. `numba`: Numba CUDA, its readable twin. `cpu`: Numba on the CPU."""
@@ -56,6 +57,33 @@ def missing(backend: str, device: torch.device) -> str | None:
     if backend == "cpu" and on_gpu:
         return "it works on CPU tensors only; use 'triton', 'numba' or 'torch'"
     return None
+
+
+_PLAIN_KEYS = torch._C._dispatch_keys(torch.empty(0)) | torch._C._dispatch_keys(torch.empty(0, requires_grad=True))
+_AT_REST = torch._C._dispatch_tls_local_include_set()
+
+
+def plain(*tensors: torch.Tensor | None) -> bool:
+    """Whether torch's dispatcher would only hand these CPU tensors on to the op's CPU code, in the eager mode.
+
+    Then an op may call its backend at once: going through the dispatcher takes a tenth of a millisecond when its code
+    is not in the cache, as long as the lookup of a batch of bags of one id. False if a gradient is to be recorded, a
+    mode or a transform is active, the code is being compiled, or a tensor is of a subclass or on another device.
+    """
+    if torch.compiler.is_compiling() or forward_ad._current_level >= 0:
+        return False
+    if torch._C._dispatch_tls_local_include_set() != _AT_REST or torch._C._is_tracing():
+        return False
+    recording = torch.is_grad_enabled()
+    for tensor in tensors:
+        if tensor is not None and ((recording and tensor.requires_grad) or not _is_plain(tensor)):
+            return False
+    return True
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    keys = torch._C._dispatch_keys(tensor)
+    return (keys | _PLAIN_KEYS) == _PLAIN_KEYS
 
 
 @cache

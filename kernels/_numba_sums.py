@@ -7,7 +7,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from ._numba_cpu import NEAR, ROWS_AHEAD, inlined
+from ._numba_cpu import NEAR, ROWS_AHEAD
 
 
 def _row_sums(vectors: int, weighted: bool) -> Callable:
@@ -71,7 +71,7 @@ _sum_eight_lines, _sum_four_lines, _sum_one_line = (_row_sums(n, weighted=False)
 _weigh_eight_lines, _weigh_four_lines, _weigh_one_line = (_row_sums(n, weighted=True) for n in (8, 4, 1))
 
 
-@inlined
+@njit(nogil=True, error_model="numpy", inline="always")  # a call a bag costs more than a bag of one row
 def sum_rows(out, bag, table, ids, weights, low, high, last):  # noqa: ANN001, ANN202
     """out[bag] = sum over i = low .. high - 1 of  weights[i] * table[ids[i]],  one i after another, from 0 on.
 

@@ -76,6 +76,9 @@ def pooled_lookup(
     name = _backend.resolve(backend, table.device)
     if pooling == "none":  # a row is the sum over a bag of one id
         offsets, pooling = torch.arange(len(ids) + 1, device=ids.device), "sum"
+    if _backend.plain(table, ids, offsets, weights, scale_bias):
+        run = _backend.load("pooled_lookup", name).pooled_lookup
+        return run(table, ids, offsets, weights, pooling, scale_bias, out_dtype)
     return _pooled_lookup(table, ids, offsets, weights, pooling, scale_bias, out_dtype, sparse_grad, name)
 
 

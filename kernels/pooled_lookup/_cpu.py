@@ -11,6 +11,9 @@ from .._numba_sums import dot, sum_rows
 from ..bags import accumulator
 from ._cpu_formats import FORMATS, dot_rows, pool, pool_max
 
+NO_FACTORS = {torch.float32: np.empty(0, np.float32), torch.float64: np.empty(0, np.float64)}
+NO_SCALES = np.empty((0, 2), np.float32)
+
 
 def pooled_lookup(
     table: Tensor,
@@ -23,14 +26,14 @@ def pooled_lookup(
 ) -> Tensor:
     real = accumulator(table.dtype)
     out = table.new_empty(len(offsets) - 1, table.shape[1], dtype=out_dtype)
-    factors = (table.new_empty(0, dtype=real) if weights is None else weights.detach()).numpy()
+    factors = NO_FACTORS[real] if weights is None else weights.detach().numpy()
     index = (ids.long().numpy(), offsets.numpy(), factors, pooling == "mean")
     with threads_for(len(ids) * table.shape[1], ROW_WORK) as threads:
         cuts = cut(offsets.numpy(), threads, per_segment=1)
         if table.dtype == out_dtype == real:
             _pool(out.numpy(), table.detach().numpy(), *index, cuts)
         else:
-            pool(*_bytes_of(out), bits_of(table), _scales(table, scale_bias), *index, cuts)
+            pool(*_bytes_of(out), bits_of(table), _scales(scale_bias), *index, cuts)
     return out
 
 
@@ -42,7 +45,7 @@ def pooled_max(
     index = (ids.long().numpy(), offsets.numpy())
     with threads_for(len(ids) * table.shape[1], ROW_WORK) as threads:
         cuts = cut(offsets.numpy(), threads, per_segment=1)
-        pool_max(out.numpy(), winner.numpy(), *_bytes_of(table), _scales(table, scale_bias), *index, cuts)
+        pool_max(out.numpy(), winner.numpy(), *_bytes_of(table), _scales(scale_bias), *index, cuts)
     return out.to(out_dtype), winner
 
 
@@ -54,7 +57,7 @@ def weights_grad(grad_out: Tensor, table: Tensor, ids: Tensor, offsets: Tensor, 
         if table.dtype == grad_out.dtype:
             _dot(out.numpy(), grad_out.detach().numpy(), table.detach().numpy(), *index, cuts)
         else:
-            given = (grad_out.detach().numpy(), *_bytes_of(table), _scales(table, scale_bias))
+            given = (grad_out.detach().numpy(), *_bytes_of(table), _scales(scale_bias))
             dot_rows(out.numpy(), *given, *index, cuts)
     return out
 
@@ -64,9 +67,9 @@ def _bytes_of(rows: Tensor) -> tuple[int, np.ndarray]:
     return [*FORMATS].index(rows.dtype), rows.detach().view(torch.uint8).numpy()
 
 
-def _scales(table: Tensor, scale_bias: Tensor | None) -> np.ndarray:
+def _scales(scale_bias: Tensor | None) -> np.ndarray:
     """Scale and bias of each row, [0, 2] if there are none."""
-    return (table.new_empty(0, 2, dtype=torch.float32) if scale_bias is None else scale_bias).numpy()
+    return NO_SCALES if scale_bias is None else scale_bias.detach().numpy()
 
 
 @kernel

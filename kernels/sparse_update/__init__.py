@@ -48,6 +48,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from .. import _backend
 from ..segment_grads import check as _check_segments
@@ -102,7 +103,12 @@ def sparse_update(
         bits = row_bits(optimizer.seed, step, rows.long() if row_keys is None else row_keys)
     name = _backend.resolve(backend, table.device)
     segments = (grad_out, offsets, weights, pooling, order, starts)
-    _sparse_update(table, states, rows, bits, *segments, optimizer.name, optimizer.decay, numbers, name)
+    given = (table, states, rows, bits, *segments, optimizer.name, optimizer.decay)
+    if _backend.plain(table, *states, rows, bits, grad_out, offsets, weights, order, starts):
+        _backend.load("sparse_update", name).sparse_update(*given, numbers)
+        increment_version([table, *states])  # autograd must see that they changed, as the dispatcher would tell it
+        return
+    _sparse_update(*given, numbers, name)
 
 
 def update_rows(

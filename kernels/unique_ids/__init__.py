@@ -33,7 +33,10 @@ def unique_ids(ids: Tensor, backend: str | None = None) -> Unique:
     """Distinct `ids` [N] (int32 or int64, >= 0). See the module's docstring for the contract."""
     if ids.ndim != 1 or ids.dtype not in (torch.int32, torch.int64) or not ids.is_contiguous():
         raise ValueError(f"ids: expected a contiguous 1-D int32 or int64 tensor, given {ids.dtype} {tuple(ids.shape)}")
-    return Unique(*_unique_ids(ids, _backend.resolve(backend, ids.device)))
+    name = _backend.resolve(backend, ids.device)
+    if _backend.plain(ids):
+        return Unique(*_backend.load("unique_ids", name).unique_ids(ids))
+    return Unique(*_unique_ids(ids, name))
 
 
 @torch.library.custom_op(f"{_backend.NAMESPACE}::unique_ids", mutates_args=())
