@@ -78,13 +78,11 @@ def _asked(shards: Shards, batch: Sequence[Bags], parts: int) -> _Asked:
 
 
 def _owners(shards: Shards, keys: Tensor) -> Tensor:
-    owners = torch.empty_like(keys)
+    cut = shards.row_shards
     table = torch.searchsorted(shards.table_base, keys, right=True) - 1
-    for cell in shards.cells:
-        ids = keys - shards.table_base[cell.table]
-        part = ids // cell.span if cell.span else ids % cell.parts
-        owners[(table == cell.table) & (part == cell.part)] = cell.rank
-    return owners
+    ids, span = keys - shards.table_base[table], cut.span[table]
+    part = torch.where(span > 0, ids // span.clamp(min=1), ids % cut.parts[table])
+    return cut.owner[cut.first[table] + part]
 
 
 def _count(cell: Tensor, world: int) -> Tensor:
