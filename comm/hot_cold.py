@@ -7,17 +7,16 @@ ranks they go through the nodes, which is what makes a copy cheaper than an exch
 of a hot id is dead weight.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from kernels import Bags, Buckets, bucketize, pooled_lookup, segment_grads, unique_ids, update_rows
+from kernels import Bags, Buckets, bucketize, pooled_lookup, segment_grads, unique_ids
 from kernels import Unique as Index
 
-from .canonical import all_reduce_touched, node_bytes, ring_bytes, touched_buffer, touched_bytes, touched_rows
+from .copies import Copies
 from .counts import Counts
 from .group import Group
 from .schedule import Phase
@@ -42,17 +41,12 @@ class Tiers(NamedTuple):
     copies: Tensor
 
 
-class HotCold(Unique):
+class HotCold(Copies, Unique):
     """See the module's docstring. One block of columns a table."""
-
-    ring = False
 
     def __init__(self, label: str, shards: Shards, group: Group, store: Store, backend: str | None = None) -> None:
         super().__init__(label, shards, group, store, backend)
-        self.first_copy = shards.rows_of_rank[group.rank]
-        self.through_nodes = group.nodes > 1 and group.ranks_per_node > 1 and not self.ring
-        if self.through_nodes:
-            _ = group.node, group.rail  # made here, by all ranks, before any stream runs
+        self.hold_copies()
 
     def forward(self) -> tuple[Phase, ...]:
         """Phases from `bags` to `pooled`: those of the cold strategy, its keys those of cold rows."""
@@ -63,13 +57,12 @@ class HotCold(Unique):
         """Phases from `grad` to the update of the store, owners' rows and copies."""
         phases = {phase.name.removeprefix(f"{self.label}."): phase for phase in super().backward()}
         gives = tuple(f"{self.label}.{name}" for name in ("row_sums", "hot_sums"))
-        exchange = HotReduce(self, lambda hot_sums, tiers: (tiers.copies, hot_sums))
-        reduce = Phase("hot_reduce", exchange, ("hot_sums", "distinct"), ("hot_grads",), "network")
-        apply = Phase("hot_apply", self.hot_apply, ("hot_grads", "lr", "step"), (), "compute")
+        needs = ("hot_sums", "distinct")
+        reduce, apply = self.hot_phases(lambda hot_sums, tiers: (tiers.copies, hot_sums), needs)
         phases["local_reduce"] = replace(phases["local_reduce"], run=self.tier_sums, gives=gives)
         at = list(phases).index("owner_reduce")
-        cold, scoped = list(phases.values()), [p.scoped(self.label, ("lr", "step")) for p in (reduce, apply)]
-        return *cold[:at], scoped[0], cold[at], scoped[1], *cold[at + 1 :]
+        cold = list(phases.values())
+        return *cold[:at], reduce, cold[at], apply, *cold[at + 1 :]
 
     def tiers(self, bags: Bags) -> Tiers:
         """Distinct rows over all tables; cold ones grouped by owner."""
@@ -101,54 +94,9 @@ class HotCold(Unique):
         sums = segment_grads(grad, bags.offsets, bags.weights, "sum", index.order, index.starts, self.backend)
         return sums[tiers.cold[tiers.buckets.order]], sums[tiers.hot]
 
-    def hot_apply(self, hot_grads: tuple[Tensor, Tensor], lr: float, step: int) -> None:
-        """The same optimizer step on every copy."""
-        store, (touched, grads) = self.store, hot_grads
-        lease = store.prepare(self.first_copy + touched, step)
-        update_rows(store.values, store.states, lease.slots, grads, store.optimizer, lr, step + 1, backend=self.backend)
-        store.release(lease, dirty=True)
-
     def sent(self, counts: Counts) -> dict[str, Tensor]:
         """Bytes from rank to rank of each network phase; see `Strategy.sent`."""
-        values, height, world = self.store.values, len(self.shards.hot_keys), self.group.size
-        if self.ring:
-            hot = {"hot_reduce": ring_bytes(height * (values.shape[1] + 1), values.itemsize, world)}
-        else:
-            if self.through_nodes:
-                row = (values.shape[1] + 1) * values.itemsize
-                stages = node_bytes(height, row, world, self.group.ranks_per_node)
-            else:
-                stages = touched_bytes(height, values.shape[1], values.dtype, world)
-            hot = {f"hot_reduce.{stage}": bytes_ for stage, bytes_ in stages.items()}
-        return super().sent(counts) | hot
-
-
-class HotReduce:
-    """Hot rows that any rank touched, and the sum of their gradients: what the phase `hot_reduce` runs. In three steps,
-    so that the sum can share a message with others.
-
-    `mine(*values)` gives this rank's touched copies and their gradients. Travels in the tables' dtype.
-    """
-
-    def __init__(self, hot: HotCold, mine: Callable[..., tuple[Tensor, Tensor]]) -> None:
-        self.hot, self.mine = hot, mine
-
-    def __call__(self, *values: Any) -> tuple[Tensor, Tensor]:
-        """By a message of its own."""
-        hot, (copies, sums) = self.hot, self.mine(*values)
-        label, height = f"{hot.label}.hot_reduce", len(hot.shards.hot_keys)
-        return all_reduce_touched(
-            hot.group, copies, sums, height, label, ring=hot.ring, through_nodes=hot.through_nodes
-        )
-
-    def pack(self, *values: Any) -> Tensor:
-        """What is to be summed over ranks, flat."""
-        copies, sums = self.mine(*values)
-        return touched_buffer(copies, sums, len(self.hot.shards.hot_keys)).flatten()
-
-    def unpack(self, total: Tensor) -> tuple[Tensor, Tensor]:
-        """Of that sum."""
-        return touched_rows(total.view(-1, self.hot.store.values.shape[1] + 1))
+        return super().sent(counts) | self.hot_bytes()
 
 
 def all_cold(distinct: Distinct) -> Tiers:

@@ -21,7 +21,7 @@ from kernels import Unique as Index
 
 from .canonical import RowGrads, group_by_row
 from .counts import Counts
-from .hot_cold import HotCold, HotReduce, Tiers, all_cold
+from .hot_cold import HotCold, Tiers, all_cold
 from .schedule import Phase, Resource
 from .store import Lease
 from .strategy import Strategy, off_diagonal
@@ -178,11 +178,8 @@ class MicroBatch:
         if hot is None:
             return ()
 
-        exchange = HotReduce(hot, lambda sums, asking: (asking.copies, sums[len(asking.rows) :]))
         needs = (f"sums.{self.parts - 1}", "asking")
-        reduce = self.phase("hot_reduce", exchange, needs, ("hot_grads",), "network")
-        apply = Phase("hot_apply", hot.hot_apply, ("hot_grads", "lr", "step"), (), "compute")
-        return reduce, apply.scoped(self.label, ("lr", "step"))
+        return hot.hot_phases(lambda sums, asking: (asking.copies, sums[len(asking.rows) :]), needs)
 
     def dedup(self, bags: Bags) -> Asking:
         """Distinct rows of the whole local batch, and which part reads each first and last."""

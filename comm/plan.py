@@ -30,6 +30,8 @@ STRATEGIES = (
     "hot_cold",
     "hot_cold_ring",
     "hot_cold_node",
+    "hot_cold_rowwise",
+    "hot_cold_hierarchical",
 )
 """The only list of strategies: `comm/<name>.py` each."""
 
@@ -51,6 +53,8 @@ SHAPES: dict[str, tuple[Callable[[int], bool], Callable[[int], bool], str]] = {
     "hot_cold": _ROWS,
     "hot_cold_ring": _ROWS,
     "hot_cold_node": _ROWS,
+    "hot_cold_rowwise": _ROWS,
+    "hot_cold_hierarchical": _ROWS,
 }
 """What each strategy allows: blocks of columns, row parts a block, and that in words."""
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from comm.hot_cold import HotCold
+from comm.copies import Copies
 from comm.plan import Plan
 from comm.shards import Shards
 from comm.strategy import build
@@ -46,14 +46,14 @@ def retier(embedding: ShardedEmbedding, hot: Mapping[str, Sequence[int]]) -> Non
                 f"{team.label!r}: expected no batch in flight when the hot set changes, given "
                 f"{team.strategy.store.stats()['leases']} leases out: drain the pipeline first"
             )
-        teams.append(_moved(embedding, team, plan) if isinstance(team.strategy, HotCold) else team)
+        teams.append(_moved(embedding, team, plan) if isinstance(team.strategy, Copies) else team)
     embedding.plan, embedding.teams = plan, tuple(teams)
 
 
 def _moved(embedding: ShardedEmbedding, team: Team, plan: Plan) -> Team:
     """The team with the hot sets of `plan`."""
     strategy, group = team.strategy, embedding.group
-    assert isinstance(strategy, HotCold)
+    assert isinstance(strategy, Copies)
     before, store = strategy.shards, strategy.store
     after = Shards(before.tables, tuple(plan.placements[number].block(c) for number, c in team.blocks), plan.world)
     assert isinstance(store, DeviceStore)  # an embedding refuses hot copies in any other

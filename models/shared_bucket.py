@@ -13,8 +13,8 @@ from torch import Tensor
 
 from comm.canonical import canonical_all_reduce as flat_all_reduce
 from comm.canonical import canonical_sum, node_all_reduce
+from comm.copies import HotReduce
 from comm.group import Group
-from comm.hot_cold import HotReduce
 from comm.pipeline import Pipeline, Staged
 from comm.schedule import Phase, Schedule
 

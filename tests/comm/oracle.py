@@ -46,7 +46,8 @@ def owner(plan: Plan, number: int, row: int, column: int) -> int:
     """The rank that pools a block of `row` of table `number`; a strategy that brings rows to the sample has one, 0."""
     placement = plan.placements[number]
     parts = placement.parts
-    if placement.strategy.startswith(("replicated", "allgather", "alltoall", "unique", "hot_cold")):
+    by_row = ("replicated", "allgather", "alltoall", "unique", "hot_cold")
+    if placement.strategy.startswith(by_row) and not placement.strategy.endswith(("rowwise", "hierarchical")):
         return 0
     part = row % parts if placement.split == "modulo" else row // -(-plan.tables[number].rows // parts)
     return placement.ranks[column * parts + part]
@@ -140,9 +141,20 @@ def _pool(plan: Plan, number: int, values: Tensor, ids: list[int], weights: Tens
         return values.new_zeros(values.shape[1])
     blocks = []
     for column, block in enumerate(values.chunk(plan.placements[number].columns, dim=1)):
-        parts = defaultdict(list)
+        parts, hot = defaultdict(list), []
         for row, weight in zip(ids, weights, strict=True):
-            parts[owner(plan, number, row, column)].append(block[row] * weight)
-        blocks.append(by_node({rank: in_order(terms) for rank, terms in parts.items()}, per_node))
+            if row in _apart(plan, number):
+                hot.append(block[row] * weight)
+            else:
+                parts[owner(plan, number, row, column)].append(block[row] * weight)
+        cold = by_node({rank: in_order(terms) for rank, terms in parts.items()}, per_node) if parts else None
+        sums = [part for part in (cold, in_order(hot) if hot else None) if part is not None]
+        blocks.append(in_order(sums))
     total = torch.cat(blocks)
     return total / len(ids) if plan.tables[number].pooling == "mean" else total
+
+
+def _apart(plan: Plan, number: int) -> tuple[int, ...]:
+    """Hot rows that are added to what the owners of the others pooled."""
+    placement = plan.placements[number]
+    return placement.hot if placement.strategy.endswith(("rowwise", "hierarchical")) else ()

@@ -168,6 +168,23 @@ def test_bytes_are_those_written_out_by_hand(strategy):
             "hot_reduce.scatter": (20, 20),
             "hot_reduce.gather": (20, 20),
         },
+        # ids 1, 1 and 3 travel, in the bags that they are in; then a sum a bag, back and forth
+        "hot_cold_rowwise": {
+            "keys": (16 + 4 + 2 * 4, 16 + 2 * 4),
+            "send": (2 * 16, 16),
+            "grad_send": (16, 2 * 16),
+            "hot_reduce.scatter": (20, 20),
+            "hot_reduce.gather": (20, 20),
+        },
+        "hot_cold_hierarchical": {
+            "keys": (16 + 4 + 2 * 4, 16 + 2 * 4),
+            "send.node": (2 * 16, 16),
+            "send.rail": (0, 0),
+            "grad_send.rail": (0, 0),
+            "grad_send.node": (16, 2 * 16),
+            "hot_reduce.scatter": (20, 20),
+            "hot_reduce.gather": (20, 20),
+        },
         # as in unique, but rank 0 asks for row 1 twice
         "alltoall": {"keys": (8 + 2 * 4, 8 + 4), "send": (16, 2 * 16), "grad_send": (2 * 16, 16)},
         # two distinct rows each: a count and their numbers, and their gradients

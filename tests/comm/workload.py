@@ -49,6 +49,8 @@ ARMS: tuple[tuple[str, Split], ...] = (
     ("alltoall", "modulo"),
     ("allgather", "modulo"),
     ("hot_cold_node", "modulo"),
+    ("hot_cold_rowwise", "range"),
+    ("hot_cold_hierarchical", "modulo"),
 )
 
 WHOLE_BAGS = (
