@@ -57,7 +57,7 @@ class Config:
     optimizer: str = "rowwise_adagrad"
     order: str = "meta_medium"
     steps: int = 200
-    batch: int = 256
+    batch: int = 128
     max_rows: int = 2_000
     dim: int = 16
     hot: int = 300
@@ -67,7 +67,7 @@ class Config:
     optim: OptimConfig = field(default_factory=OptimConfig)
 
 
-GRID = grid(Config, ranks=(2, 4), optimizer=("sgd", "adagrad", "rowwise_adagrad", "adam"))
+GRID = (*grid(Config, optimizer=("sgd", "adagrad", "rowwise_adagrad", "adam")), Config(ranks=4))
 LAPTOP = (Config(steps=50, arms=("unique", "tier ring", "tier+prefetch+deferral", "parts", TRAINED[-1])),)
 TINY = (Config(steps=10, batch=32, max_rows=40, hot=60, arms=("unique", "tier+prefetch+deferral")),)
 BUDGET_S = 14.0
