@@ -32,7 +32,7 @@ KEY = "T tier, P pre-fetch, D deferral, M micro-batches"
 def short(arm: str) -> str:
     """The arm's label on an axis: see KEY."""
     if arm in BASELINES or ("+" not in arm and arm not in ("tier", "prefetch", "parts")):
-        return {"unique": "de-dup.", "unique_node": "node\nde-dup."}.get(arm, arm)
+        return {"unique": "de-dup.", "unique_node": "node de-d."}.get(arm, arm)
     return "+".join(dict(_SHORT)[part] for part in arm.split("+"))
 
 
@@ -67,7 +67,7 @@ def curves(axes: Sequence[Axes], df: pd.DataFrame, x: str, metrics: Sequence[tup
                 rows = df.loc[(df["point.arm"] == arm) & (df["kind"] == kind)].sort_values(x)
                 if len(rows):
                     more = {"linestyle": ""} if kind in ("emulated", "measured") else {"marker": ""}
-                    name = short(arm).replace("\n", " ") if kind == df["kind"].iloc[-1] else None
+                    name = short(arm) if kind == df["kind"].iloc[-1] else None
                     style.line(ax, rows[x], rows[f"metrics.{metric}"] / scale, kind, COLOURS[arm], name, **more)
         ax.set(ylabel=label)
 

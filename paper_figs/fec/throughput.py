@@ -25,7 +25,7 @@ def draw(df: pd.DataFrame) -> Figure:
         for i, arm in enumerate(arms):
             rows = df.loc[df["point.arm"] == arm]
             at = [models.index(model) + (i - (len(arms) - 1) / 2) * width for model in rows["point.model"]]
-            name = short(arm).replace("\n", " ")
+            name = short(arm)
             style.bars(ax, at, rows[f"metrics.{metric}"] / scale, kind_of(df), COLOURS[arm], name, width=width)
         ax.set(ylabel=label)
         ax.set_xticks(range(len(models)), models)
