@@ -61,7 +61,7 @@ $(PEERS): requirements.txt
 bench-compare: $(READY) ## the benchmarks at BASE=<ref> and here, in turn; prints what got slower
 	@$(REAL) $(PY) -m experiments.bench_compare $(or $(BASE),$(error bench-compare needs BASE=<git ref>))
 
-gpu: ## the contract test and kernels/step on a CUDA device, with the interpreter PYTHON=path; installs nothing
+gpu: ## the contract test, kernels/device and kernels/step on a CUDA device, with the interpreter PYTHON=path; installs nothing
 	@$(REAL) $(PYTHON) -m experiments.gpu
 
 test: lint ## lint, types, import contracts, tests; at most 6 minutes on 2 cores
