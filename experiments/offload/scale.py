@@ -15,15 +15,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
 
+from comm.planner.locality import Devices, Locality
+from comm.planner.miss_curve import measure as curve_of
 from comm.planner.zipf_curve import zipf_curve
 from experiments.config import Measurement
 from experiments.offload._arms import ABC, DEVICE, PLAIN, Arm, Memory, Sized
+from experiments.offload._described import described_tables
 from experiments.offload._lab import Lab, slow_downs, timed
 from experiments.offload._model import Parts, dense_for, link_seconds, step_seconds
 from experiments.offload._streams import Order, Stream
+from experiments.offload.autosize import BANDWIDTH, HUNDRED_TB, LINK
 from experiments.offload.cost_model import parts_of, row_bytes
 
 ARMS = (PLAIN, ABC)
+PREDICTED = (PLAIN, Arm("ab", relaxed=True, duplex=True), ABC)
 TARGETS = (0.15, 0.26)
 
 
@@ -41,21 +46,26 @@ class Config:
     rounds: int = 5
     beyond: tuple[float, ...] = (37.0, 370.0, 3700.0, 37_000.0)
     """Scales that are predicted: rows of the model over those of the device, look-ups a batch as they are."""
+    predicted_links: tuple[float, ...] = (60.0, 20.0, 8.0)
+    cluster_ranks: int = 128
+    cluster_scales: tuple[float, ...] = (4.0, 12.0, 37.0)
+    cluster_batch: int = 65_536
 
 
 GRID = (Config(),)
 LAPTOP = (
     Config(
         stream=Stream(rows=950_000, samples=1024, batches=72), scales=(8.0, 37.0), dense=(1.0, 6.0), links=(60.0,),
+        cluster_scales=(4.0, 37.0),
     ),
 )  # fmt: skip
 TINY = (
     Config(
         orders=("iid",), stream=Stream(rows=20_000, samples=64, batches=26, dim=16), scales=(20.0,), dense=(1.0,),
-        links=(60.0,), history=4, warm=3, beyond=(20.0, 200.0),
+        links=(60.0,), history=4, warm=3, beyond=(20.0, 200.0), predicted_links=(60.0,), cluster_scales=(),
     ),
 )  # fmt: skip
-BUDGET_S = 34.0
+BUDGET_S = 36.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:
@@ -79,8 +89,8 @@ def measure(config: Config) -> Iterator[Measurement]:
             for (scale, lab), of_lab in zip(of_scale.items(), found, strict=False):
                 point = {"order": order, "scale": scale, "dense": dense, "link": link}
                 yield from slow_downs(lab, of_lab, point, 1 / link, found[-1][DEVICE.name])
-        if order == "iid":
-            yield from predictions(config, largest)
+        yield from predictions(config, largest)
+    yield from cluster(config)
 
 
 def _scaled(stream: Stream, factor: float) -> Stream:
@@ -88,34 +98,69 @@ def _scaled(stream: Stream, factor: float) -> Stream:
 
 
 def predictions(config: Config, lab: Lab) -> Iterator[Measurement]:
-    """By the cost model with this machine's forward and backward: every scale, link and arm, all rows used before.
+    """By the cost model with this machine's forward and backward: every scale, link and arm.
 
-    `kernels`: `these`, or `roofline`, the embedding step that this memory's rate would allow: with faster kernels the
-    same link is harder to hide.
+    `rows`: `stream`, misses and first touches from the miss curve of this very stream, at the largest of `scales`;
+    `all touched`, from the law of the ids after endless training, at every scale of `beyond`. `kernels`: `these`, or
+    `roofline`, the embedding step that this memory's rate would allow: with faster kernels a link is harder to hide.
     """
-    stream, parts = lab.stream, parts_of(lab)
+    stream, parts, largest = lab.stream, parts_of(lab), max(config.scales)
     lookups = sum(len(bags.ids) for bags in lab.bags) / len(lab.bags)
     distinct = sum(map(len, lab.rows)) / len(lab.rows)
-    roofline = (lookups + 2 * distinct) * 4 * stream.dim / lab.fast
-    fast = Parts(roofline * parts.forward / parts.embedding, roofline * parts.backward / parts.embedding)
-    device_rows = stream.total_rows / max(config.scales)
-    for scale, link, arm in product(config.beyond, config.links, (*ARMS, Arm("ab", relaxed=True, duplex=True))):
+    roofline = (lookups + 3 * distinct) * row_bytes(lab) / lab.fast
+    faster = roofline / parts.embedding
+    kernels = {"these": parts, "roofline": Parts(faster * parts.forward, faster * parts.backward)}
+    device_rows = stream.total_rows / largest
+    lines = device_rows - 2 * lab.most
+    own = curve_of(lab.rows, skip=config.history)
+    cases = [("stream", largest, float(own.at(lines)), own.first)]
+    for scale in config.beyond if stream.order == "iid" else ():
         rows = device_rows * scale / stream.tables
         curve = zipf_curve(int(rows), stream.alpha, lookups / stream.tables)
-        cached = min(1.0, (device_rows - 2 * lab.most) / (rows * stream.tables)) * rows
-        missed = stream.tables * float(curve.at(cached))
-        moved = missed * row_bytes(lab)
-        seconds = link_seconds(arm, moved, moved, lab.fast / link)
-        for kernels, these in (("these", parts), ("roofline", fast)):
-            metrics = {"miss_rate": missed / (stream.tables * curve.accesses), "link_over_embedding": seconds}
-            metrics["link_over_embedding"] = seconds / these.embedding
-            for target in TARGETS:
-                needed = dense_for(arm, these, seconds, target) / these.embedding
-                metrics[f"dense_for_{target:.0%}".replace("%", "")] = needed
-            dense = 6 * these.embedding
-            slow = step_seconds(arm, these, dense, seconds) / (these.embedding + dense) - 1
-            metrics["slow_down_at_6"] = 100 * slow
+        cases.append(("all touched", scale, stream.tables * float(curve.at(lines / stream.tables)), 0.0))
+    for (rows, scale, missed, first), link, arm in product(cases, config.predicted_links, PREDICTED):
+        fetched = (missed - first if arm.keyed else missed) * row_bytes(lab)
+        seconds = link_seconds(arm, fetched, missed * row_bytes(lab), lab.fast / link)
+        for name, these in kernels.items():
+            metrics = {"miss_rate": missed / distinct, **_needed(arm, these, seconds)}
             units = dict.fromkeys(metrics, "ratio") | {"slow_down_at_6": "%"}
-            point = {"order": "iid", "scale": scale, "link": link, "arm": arm.name, "kernels": kernels}
-            bytes_ = scale * device_rows * 4 * stream.dim
-            yield Measurement({**point, "bytes": bytes_}, metrics, units, 1, "predicted", lab.environment(1 / link))
+            point = {
+                "order": stream.order,
+                "rows": rows,
+                "scale": scale,
+                "link": link,
+                "arm": arm.name,
+                "kernels": name,
+            }
+            point |= {"bytes": scale * device_rows * 4 * stream.dim}
+            yield Measurement(point, metrics, units, 1, "predicted", lab.environment(1 / link))
+
+
+def _needed(arm: Arm, parts: Parts, link: float) -> dict[str, float]:
+    """The least dense part, over the embedding step, for each target; and the slow-down at 6 times that step."""
+    embedding = parts.embedding
+    found = {f"dense_for_{100 * target:.0f}": dense_for(arm, parts, link, target) / embedding for target in TARGETS}
+    slow = step_seconds(arm, parts, 6 * embedding, link) / (7 * embedding) - 1
+    return found | {"link_over_embedding": link / embedding, "slow_down_at_6": 100 * slow}
+
+
+def cluster(config: Config) -> Iterator[Measurement]:
+    """100 TB and less on devices that hold 1 / 37 of 100 TB: planned from descriptions, priced by the plan.
+
+    H100s on a link of a sixtieth of their memory's rate, at that rate of their kernels; the costliest device counts.
+    """
+    rows = sum(table.spec.rows for table in described_tables(batch=1))
+    device = HUNDRED_TB / 37 / config.cluster_ranks
+    for scale in config.cluster_scales:
+        tables = described_tables(batch=config.cluster_batch, factor=HUNDRED_TB * scale / 37 / (rows * 516))
+        plan = Locality(tables, Devices(config.cluster_ranks, device, BANDWIDTH, LINK)).plan()
+        worst = max(range(config.cluster_ranks), key=lambda rank: plan.link_seconds[rank])
+        memory = plan.seconds[worst] - plan.link_seconds[worst]
+        parts = Parts(memory / 3, 2 * memory / 3)  # a row read forward; its gradient, itself and its copy backward
+        for link, arm in product(config.predicted_links, PREDICTED[:2]):
+            seconds = plan.link_seconds[worst] * link / 60 / (2 if arm.duplex else 1)
+            metrics = {"embedding_us": 1e6 * memory, "link_us": 1e6 * seconds, **_needed(arm, parts, seconds)}
+            units = dict.fromkeys(metrics, "ratio") | {"slow_down_at_6": "%", "embedding_us": "us", "link_us": "us"}
+            point = {"order": "iid", "rows": "100 TB", "scale": scale, "link": link, "arm": arm.name}
+            point |= {"kernels": "roofline", "bytes": HUNDRED_TB * scale / 37, "batch": config.cluster_batch}
+            yield Measurement(point, metrics, units, 1, "predicted")

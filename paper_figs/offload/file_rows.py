@@ -15,8 +15,8 @@ def draw(df: pd.DataFrame) -> Figure:
     fig, (rate,) = style.figure(width=style.COLUMN)
     colour = 0
     for (record,), rows in groups(df, ["point.record"]):
-        reads = rows[rows["point.what"] == "read"].sort_values("point.depth")
-        writes = rows[rows["point.what"] == "write"].sort_values("point.depth")
+        ordered = rows.sort_values(by="point.depth")
+        reads, writes = (ordered.loc[ordered["point.what"] == what] for what in ("read", "write"))
         series = {
             f"bare reader, {record} B": (reads, "bare_rows_per_s"),
             "the tier's reads": (reads, "rows_per_s"),
@@ -34,7 +34,7 @@ def draw(df: pd.DataFrame) -> Figure:
 
 def claims(df: pd.DataFrame) -> list[Claim]:
     """The tier's share of the bare reader's rows/s at the greatest depth."""
-    deepest = df[(df["point.what"] == "read") & (df["point.depth"] == df["point.depth"].max())]
+    deepest = df.loc[(df["point.what"] == "read") & (df["point.depth"] == df["point.depth"].max())]
     shares = [
         f"{row['point.record']} B a record: {row['metrics.share']:.2f} (interval {row['metrics.share_low']:.2f} to "
         f"{row['metrics.share_high']:.2f}; {row['metrics.bare_rows_per_s'] / 1e3:.0f} thousand bare rows/s)"
