@@ -36,11 +36,11 @@ BASE = {FULL: "prefetch+deferral", "tier": "unique"}
 class Config:
     """Hot sets of each of `sizes` times the chosen number of rows, and the choice itself, for the arm `arm`."""
 
-    cell: Cell = field(default_factory=lambda: Cell(batch=1024, calibration=1 << 21))
+    cell: Cell = field(default_factory=lambda: Cell(batch=512, calibration=1 << 20))
     arm: str = FULL
     sizes: tuple[float, ...] = (0.1, 0.25, 0.5, 2.0, 4.0, 8.0)
     steps: int = 4
-    rounds: int = 3
+    rounds: int = 2
 
 
 GRID = (Config(), Config(arm="tier"))

@@ -26,7 +26,7 @@ class Config:
     cell: Cell = field(default_factory=lambda: Cell(batch=1024, calibration=1 << 21))
     streams: tuple[str, ...] = ORDERS
     arms: tuple[str, ...] = ARMS
-    steps: int = 4
+    steps: int = 3
     rounds: int = 1
 
 

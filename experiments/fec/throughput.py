@@ -44,7 +44,7 @@ class Config:
     rounds: int = 1
 
 
-GRID = (Config(rounds=2),)
+GRID = (Config(),)
 LAPTOP = (Config(models=("dcnv2", "deepfm"), arms=("raw", "unique", FULL), steps=2),)
 TINY = (
     Config(

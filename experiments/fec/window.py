@@ -26,7 +26,7 @@ class Config:
     cell: Cell = field(default_factory=lambda: Cell(batch=512, calibration=1 << 20))
     emulated: tuple[float, ...] = (0.25, 0.5, 0.75)
     simulated: tuple[float, ...] = (0.25, 0.35, 0.45, 0.5, 0.55, 0.65, 0.75)
-    steps: int = 4
+    steps: int = 3
     rounds: int = 1
 
 
