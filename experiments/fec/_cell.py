@@ -299,6 +299,7 @@ def metrics_of(found: Seen, against: Mapping[str, Seen], samples: int) -> dict[s
         "bytes_between": found.bytes_between,
         "bytes_sent": found.bytes_sent,
         "samples_per_s": samples / found.step_s,
+        "samples": samples,
     }
     for name, base in against.items():
         pairs = list(zip(base.of_round, found.of_round, strict=True))
@@ -337,6 +338,8 @@ def unit(metric: str) -> str:
         return "bytes/step"
     if metric in ("hot_rows", "rows_moved"):
         return "rows"
+    if metric == "samples":
+        return "samples/step"
     return "samples/s" if metric == "samples_per_s" else "ms" if metric.endswith("_ms") else "1"
 
 
