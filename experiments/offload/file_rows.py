@@ -3,9 +3,9 @@
 Paper figure: none (a tier below host memory; FBGEMM puts RocksDB there). The bare reader does nothing but one `preadv`
 of a record at a time in each of its threads; the tier also brings the rows, and their optimizer states, to their lines.
 
-Run:      python -m experiments run offload/file_rows --laptop   (about 6 s; 64 MB of the disk that holds temporary files)
-Expect:   rows/s grow with the transfers in flight until the disk is busy; at 16 the tier reads at least 60 % of the bare
-          reader's rows/s.
+Run:      python -m experiments run offload/file_rows --laptop   (about 6 s; 128 MB of the disk of temporary files)
+Expect:   rows/s grow with the transfers in flight until the disk is busy; at 16 the tier reads at least 60 % of the
+          bare reader's rows/s.
 """
 
 import mmap
@@ -30,7 +30,7 @@ from models.tier import StoreSpec
 class Config:
     """`moved` of `rows` rows of `dim` float32 a call, drawn anew for each; `folder`: where the file is made."""
 
-    rows: int = 1_000_000
+    rows: int = 250_000
     dim: int = 128
     moved: int = 16_384
     depths: tuple[int, ...] = (1, 4, 16)
