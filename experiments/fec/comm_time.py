@@ -50,8 +50,8 @@ class Config:
 
     cell: Cell = field(default_factory=Cell)
     arms: tuple[str, ...] = SHOWN
-    rounds: int = 2
-    steps: int = 4
+    rounds: int = 3
+    steps: int = 3
 
 
 GRID = (Config(),)
