@@ -85,5 +85,5 @@ def empty_state(teams: int, world: int, nodes: int) -> State:
         np.zeros(teams),
         np.zeros((9, world)),
         np.full((2, world), -1, np.int64),
-        np.zeros((3, world)),
+        np.zeros((4, world)),
     )

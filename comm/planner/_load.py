@@ -47,10 +47,10 @@ from ._arrays import (
     UNIQUE_NODE,
     UPDATE,
     Fixed,
-    Floats,
     Ints,
     State,
 )  # fmt: skip
+from ._links import busiest, charge, closed, collective, seconds
 
 
 @njit(cache=True)
@@ -89,75 +89,6 @@ def put(f: Fixed, s: State, t: int, k: int, columns: int, parts: int, ranks: Int
             if s.mark[1, r // f.local] < 0:
                 s.mark[1, r // f.local] = 0
                 s.cover[k, r // f.local] += sign
-
-
-@njit(cache=True)
-def seconds(f: Fixed, i: int, amount: float, messages: float) -> float:
-    """`Link.seconds` of line i of `rate`."""
-    points = int(f.rate[i, 2])
-    if points == 0:
-        return messages * f.rate[i, 0] + amount / f.rate[i, 1]
-    xs, ys = f.xs[i], f.ys[i]
-    last = points - 1
-    beyond = max(amount - xs[last], 0.0) / f.rate[i, 1]
-    found = ys[last]
-    if amount <= xs[0]:
-        found = ys[0]
-    elif amount < xs[last]:
-        j = 1
-        while xs[j] < amount:
-            j += 1
-        found = ys[j - 1] + (ys[j] - ys[j - 1]) * (amount - xs[j - 1]) / (xs[j] - xs[j - 1])
-    return (messages - 1) * f.rate[i, 0] + found + beyond
-
-
-@njit(cache=True)
-def collective(f: Fixed, intra: float, nic: float, calls: float, used: Floats) -> None:
-    """Add one collective to its slowest link in `used` [2, 2] (bytes, calls), as `Collective.slowest` chooses it."""
-    link = NIC if f.world > f.local else INTRA
-    if intra > 0 and nic > 0:
-        link = INTRA if seconds(f, INTRA, intra, calls) >= seconds(f, NIC, nic, calls) else NIC
-    elif intra > 0:
-        link = INTRA
-    elif nic > 0:
-        link = NIC
-    used[link, 0] += nic if link == NIC else intra
-    used[link, 1] += calls
-
-
-@njit(cache=True)
-def closed(f: Fixed, used: Floats) -> float:
-    """Seconds of what `used` holds; empties it."""
-    total = 0.0
-    for link in range(2):
-        if used[link, 1] > 0 and f.world > 1:
-            total += seconds(f, link, used[link, 0], used[link, 1])
-        used[link, 0] = used[link, 1] = 0.0
-    return total
-
-
-@njit(cache=True)
-def busiest(f: Fixed, x: Floats, into: Floats) -> None:
-    """Loads of an all-to-all in which every source sends x[r] to owner r: into = [intra, nic, mean square of nic]."""
-    everything = x.sum()
-    intra = nic = square = 0.0
-    for node in range(f.world // f.local):
-        first = node * f.local
-        here = 0.0
-        for r in range(first, first + f.local):
-            here += x[r]
-        for r in range(first, first + f.local):
-            intra = max(intra, (f.local - 1) * x[r], here - x[r])
-        coming = f.per_nic * (everything - here)
-        for start in range(first, first + f.local, f.per_nic):
-            going = 0.0
-            for r in range(start, start + f.per_nic):
-                going += x[r]
-            going *= f.world - f.local
-            nic = max(nic, going, coming)
-            square += going * going
-    into[0], into[1] = intra, nic
-    into[2] = (square * f.per_nic / f.world) ** 0.5
 
 
 @njit(cache=True)
@@ -213,33 +144,38 @@ def _price_everywhere(f: Fixed, s: State, k: int) -> None:
 
 
 @njit(cache=True)
-def _owner(f: Fixed, s: State, k: int, r: int, raw: bool) -> None:
-    """Index, sums by row and update of what rank r holds: the levels of the canonical order, then the fused update.
+def _owner(f: Fixed, s: State, k: int, raw: bool) -> None:
+    """Index, sums by row and update of what each rank holds: the levels of the canonical order, then the fused update.
 
     `raw`: gradients come a bag, and are read once for each id; else one for each distinct row of a source.
     """
-    work, row = s.work[k], float(f.width[k] * f.item[k])
-    nodes = f.world // f.local
-    ids, of_ranks = f.world * s.stat[k, IDS, r], f.world * s.stat[k, DISTINCT, r]
-    of_nodes, touched = nodes * s.stat[k, NODE_DISTINCT, r], s.stat[k, ALL_DISTINCT, r]
-    sort = reduce = 0.0
-    if f.kind[k] == UNIQUE_NODE:
-        parts = of_nodes
-    else:
-        parts = ids if raw else of_ranks
-        if raw and f.world > 1:
-            sort += 56 * ids
-            reduce += ids * (row + 16) + of_ranks * (row + 8)
+    work, stat, row, world = s.work[k], s.stat[k], float(f.width[k] * f.item[k]), f.world
+    nodes = world // f.local
+    sort, reduce, update = s.vector[1], s.vector[2], s.vector[3]
+    by_rank = raw and world > 1
+    by_node = nodes > 1 and f.kind[k] != UNIQUE_NODE
+    each = row * (2 + 2 * f.cells) + f.per_row * 2 * f.item[k] + 8
+    for r in range(world):
+        of_ranks = world * stat[DISTINCT, r]
+        of_nodes = nodes * stat[NODE_DISTINCT, r]
+        parts = world * stat[IDS, r] if raw else of_ranks
+        sort[r] = reduce[r] = 0.0
+        if by_rank:
+            sort[r] += 56 * parts
+            reduce[r] += parts * (row + 16) + of_ranks * (row + 8)
             parts = of_ranks
-        if nodes > 1:
-            sort += 56 * of_ranks
-            reduce += of_ranks * (row + 16) + of_nodes * (row + 8)
+        if by_node:
+            sort[r] += 56 * parts
+            reduce[r] += parts * (row + 16) + of_nodes * (row + 8)
             parts = of_nodes
-    work[INDEX, r] = seconds(f, UNIQUE_IDS, sort + 56 * parts, 1)
-    update = parts * (row + 16) + touched * (row * (2 + 2 * f.cells) + f.per_row * 2 * f.item[k] + 8)
-    work[APPLY, r] = seconds(f, UPDATE, update, 1)
-    if reduce > 0:
-        work[APPLY, r] += seconds(f, SEGMENT, reduce, 1)
+        if f.kind[k] == UNIQUE_NODE:
+            parts = of_nodes
+        sort[r] += 56 * parts
+        update[r] = parts * (row + 16) + stat[ALL_DISTINCT, r] * each
+    charge(f, UNIQUE_IDS, sort, work[INDEX])
+    charge(f, UPDATE, update, work[APPLY])
+    if by_rank or by_node:
+        charge(f, SEGMENT, reduce, work[APPLY])
 
 
 @njit(cache=True)
@@ -248,14 +184,15 @@ def _price_pooled(f: Fixed, s: State, k: int) -> None:
     key, x, loads, used = key_bytes(f, k, s), s.vector[0], np.zeros(3), np.zeros((2, 2))
     blocks, cover = s.team[k, N_BLOCKS], s.cover[k].sum()
     work[ROUTE] = seconds(f, BUCKETIZE, 32 * s.team[k, N_IDS], 1)
-    held = 0.0
+    _owner(f, s, k, True)
+    held, amount = 0.0, s.vector[1]
     for r in range(f.world):
         ids, bags = f.world * s.stat[k, IDS, r], f.world * f.batch * s.stat[k, BAGS, r]
         held += s.stat[k, BAGS, r]
         x[r] = 16 + 4 * f.batch * s.stat[k, BAGS, r] + key * s.stat[k, IDS, r]
-        work[GATHER, r] = seconds(f, LOOKUP, ids * (row + 8) + bags * (row + 8), 1)
+        amount[r] = ids * (row + 8) + bags * (row + 8)
         work[BUFFER, r] = 2 * bags * row + 16 * ids
-        _owner(f, s, k, r, True)
+    charge(f, LOOKUP, amount, work[GATHER])
     busiest(f, x, loads)
     collective(f, loads[0], loads[1], 3.0, used)
     s.net[k, KEYS] = closed(f, used)
@@ -286,8 +223,9 @@ def _price_pooled(f: Fixed, s: State, k: int) -> None:
             square += ((nodes - 1) * across * wide) ** 2
             meeting = (here + across) * f.batch * nodes + (cover + blocks) * f.batch
             for r in range(first, first + f.local):
-                work[COMBINE, r] = seconds(f, COPY, meeting * row, 1)
+                amount[r] = meeting * row
                 work[BUFFER, r] += 2 * ((here + across) * nodes + cover) * f.batch * row
+        charge(f, COPY, amount, work[COMBINE])
         collective(f, intra, 0.0, 1.0, used)
         collective(f, 0.0, nic, 1.0, used)
         s.rough[k] += 2 * (square / nodes) ** 0.5 / f.rate[NIC, 1]
@@ -305,14 +243,15 @@ def _price_unique(f: Fixed, s: State, k: int) -> None:
     pool = seconds(f, LOOKUP, n * (row + 8) + bags * (row + 8), 1)
     work[COMBINE] = pool + seconds(f, SEGMENT, n * (row + 16) + distinct * (row + 8), 1)
     work[BUFFER] = 2 * distinct * row + 2 * bags * row + 24 * n
-    for r in range(f.world):
-        _owner(f, s, k, r, False)
+    _owner(f, s, k, False)
     if f.kind[k] == UNIQUE:
+        amount = s.vector[1]
         for r in range(f.world):
             asked = f.world * s.stat[k, DISTINCT, r]
-            work[GATHER, r] = seconds(f, COPY, asked * (2 * row + 8), 1)
+            amount[r] = asked * (2 * row + 8)
             work[BUFFER, r] += asked * (2 * row + 16)
             x[r] = 8 + key * s.stat[k, DISTINCT, r]
+        charge(f, COPY, amount, work[GATHER])
         busiest(f, x, loads)
         collective(f, loads[0], loads[1], 2.0, used)
         s.net[k, KEYS] = closed(f, used)
@@ -338,13 +277,20 @@ def _price_through_places(f: Fixed, s: State, k: int, key: float) -> None:
     for r in range(f.world):
         at_place[r % f.local] += s.stat[k, DISTINCT, r]
         node_rows[r % f.local] += s.stat[k, NODE_DISTINCT, r]
+    amount = s.vector[3]
+    for r in range(f.world):
+        amount[r] = nodes * s.stat[k, NODE_DISTINCT, r] * (2 * row + 8)
+    charge(f, COPY, amount, work[GATHER])
     for r in range(f.world):
         place, asked = r % f.local, nodes * s.stat[k, NODE_DISTINCT, r]
         met = f.local * at_place[place]
-        work[MEET, r] = seconds(f, UNIQUE_IDS, 56 * met, 1)
-        work[GATHER, r] = seconds(f, COPY, asked * (2 * row + 8), 1)
-        work[COMBINE, r] += seconds(f, COPY, met * (2 * row + 8), 1)
-        work[NODE_REDUCE, r] = seconds(f, SEGMENT, met * (row + 16) + node_rows[place] * (row + 8), 1)
+        if r < f.local:  # the same in every node
+            work[MEET, r] = seconds(f, UNIQUE_IDS, 56 * met, 1)
+            amount[r] = seconds(f, COPY, met * (2 * row + 8), 1)
+            work[NODE_REDUCE, r] = seconds(f, SEGMENT, met * (row + 16) + node_rows[place] * (row + 8), 1)
+        else:
+            work[MEET, r], work[NODE_REDUCE, r] = work[MEET, place], work[NODE_REDUCE, place]
+        work[COMBINE, r] += amount[place]
         work[BUFFER, r] += (asked + met + node_rows[place]) * (2 * row + 16)
     for hop in range(2):  # keys, then values
         base, each, calls = (8.0, key, 2.0) if hop == 0 else (0.0, float(f.wire[k]), 1.0)
