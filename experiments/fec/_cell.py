@@ -331,6 +331,18 @@ def emulated(
     return ranks[0].topology
 
 
+def baselines(
+    cell: Cell, cluster: Cluster, ranks: Sequence[RankRun], names: Sequence[str], samples: int, **point: Value
+) -> Iterator[Measurement]:
+    """The arms `names` of a run, each as it is: what a sweep is shown beside."""
+    for name in names:
+        metrics = metrics_of(seen(ranks, name), {}, samples)
+        units = {metric: unit(metric) for metric in metrics}
+        steps = sum(map(len, ranks[0].arms[name].rounds))
+        env = environment(cluster, ranks[0].dense_s)
+        yield Measurement(point_of(cell, name) | point, metrics, units, steps, cluster.kind, env)
+
+
 def point_of(cell: Cell, arm: str) -> dict[str, Value]:
     """What places an arm's record in a sweep over cells."""
     fields = ("nodes", "ranks_per_node", "stream", "alpha", "batch", "share")

@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from experiments.config import Measurement
-from experiments.fec._arms import ARMS, FULL
+from experiments.fec._arms import ARMS, BASELINES, FULL
 from experiments.fec._cell import (
     Cell,
     Turn,
+    baselines,
     environment,
     hot_of,
     metrics_of,
@@ -24,6 +25,7 @@ from experiments.fec._cell import (
     samples_of,
     seen,
     tiny,
+    turns,
     unit,
 )
 from experiments.record import Value
@@ -41,11 +43,12 @@ class Config:
     sizes: tuple[float, ...] = (0.1, 0.25, 0.5, 2.0, 4.0, 8.0)
     steps: int = 4
     rounds: int = 2
+    baselines: tuple[str, ...] = BASELINES
 
 
 GRID = (Config(), Config(arm="tier"))
-LAPTOP = (Config(Cell(batch=512, calibration=1 << 20), sizes=(0.25, 4.0), steps=3, rounds=1),)
-TINY = (Config(tiny(), sizes=(2.0,), steps=1, rounds=1),)
+LAPTOP = (Config(Cell(batch=512, calibration=1 << 20), sizes=(0.25, 4.0), steps=3, rounds=1, baselines=()),)
+TINY = (Config(tiny(), sizes=(2.0,), steps=1, rounds=1, baselines=("raw",)),)
 BUDGET_S = 18.0
 CHOSEN = "chosen"
 
@@ -58,7 +61,7 @@ def measure(config: Config) -> Iterator[Measurement]:
         Turn("none", ARMS[BASE[config.arm]]),
         *(Turn(f"x{size:g}", arm, times=size) for size in config.sizes),
     )
-    cluster, ranks = run_cell(cell, which, config.rounds, config.steps)
+    cluster, ranks = run_cell(cell, (*which, *turns(config.baselines)), config.rounds, config.steps)
     found = {turn.label: seen(ranks, turn.label) for turn in which}
     samples = samples_of(cell, which, config.steps)
     weighed = ranks[0].arms[CHOSEN].boundary
@@ -73,6 +76,7 @@ def measure(config: Config) -> Iterator[Measurement]:
         units = {metric: unit(metric) for metric in metrics}
         env = environment(cluster, ranks[0].dense_s)
         yield Measurement(point, metrics, units, config.rounds * config.steps, cluster.kind, env)
+    yield from baselines(cell, cluster, ranks, config.baselines, samples, size="baseline")
     for priced in weighed.weighed:
         metrics = {"predicted_exposed_ms": 1e3 * priced.exposed_s, "hot_rows": priced.rows}
         point = {**point_of(cell, config.arm), "size": "weighed"}

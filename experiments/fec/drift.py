@@ -16,10 +16,11 @@ import numpy as np
 
 from comm.planner.boundary import choose, price_of
 from experiments.config import Measurement
-from experiments.fec._arms import ARMS, FULL
+from experiments.fec._arms import ARMS, BASELINES, FULL
 from experiments.fec._cell import (
     Cell,
     Turn,
+    baselines,
     batches_for,
     environment,
     hot_of,
@@ -29,6 +30,7 @@ from experiments.fec._cell import (
     samples_of,
     seen,
     tiny,
+    turns,
     unit,
 )
 from experiments.record import Value
@@ -43,12 +45,13 @@ class Config:
     cell: Cell = field(default_factory=lambda: Cell(batch=512, calibration=1 << 20, moved=0.2))
     epochs: int = 5
     steps: int = 4
-    rounds: int = 3
+    rounds: int = 2
+    baselines: tuple[str, ...] = BASELINES
 
 
 GRID = (Config(),)
-LAPTOP = (Config(epochs=3, steps=3, rounds=1),)
-TINY = (Config(tiny(moved=0.5), epochs=1, steps=1, rounds=1),)
+LAPTOP = (Config(epochs=3, steps=3, rounds=1, baselines=()),)
+TINY = (Config(tiny(moved=0.5), epochs=1, steps=1, rounds=1, baselines=()),)
 BUDGET_S = 15.0
 
 
@@ -62,7 +65,7 @@ def measure(config: Config) -> Iterator[Measurement]:
         Turn("fresh", ARMS[FULL], profile=uses[-1]),
         Turn("none", ARMS[NONE]),
     )
-    cluster, ranks = run_cell(last, which, config.rounds, config.steps)
+    cluster, ranks = run_cell(last, (*which, *turns(config.baselines)), config.rounds, config.steps)
     found = {turn.label: seen(ranks, turn.label) for turn in which}
     for turn in which:
         metrics = metrics_of(found[turn.label], {"aged": found["aged"]}, samples_of(last, which, config.steps))
@@ -71,6 +74,8 @@ def measure(config: Config) -> Iterator[Measurement]:
         units = {metric: unit(metric) for metric in metrics}
         env = environment(cluster, ranks[0].dense_s)
         yield Measurement(point, metrics, units, config.rounds * config.steps, cluster.kind, env)
+    samples = samples_of(last, which, config.steps)
+    yield from baselines(last, cluster, ranks, config.baselines, samples, hot_set="baseline", epoch=config.epochs)
     timing, topology = ARMS[FULL].timing(ranks[0].dense_s), ranks[0].topology
     aged = choose(uses[0], timing, topology, first.row, first.memory).hot
     nothing = np.empty(0, np.int64)

@@ -16,8 +16,21 @@ from numpy.typing import NDArray
 from comm.when import When
 from experiments.config import Measurement
 from experiments.data.counting import keys_of_tables
-from experiments.fec._arms import Arm
-from experiments.fec._cell import Cell, Turn, environment, metrics_of, point_of, run_cell, samples_of, seen, tiny, unit
+from experiments.fec._arms import BASELINES, Arm
+from experiments.fec._cell import (
+    Cell,
+    Turn,
+    baselines,
+    environment,
+    metrics_of,
+    point_of,
+    run_cell,
+    samples_of,
+    seen,
+    tiny,
+    turns,
+    unit,
+)
 from experiments.record import Value
 
 STREAMS = ("zipf", "iid", "meta_low", "meta_medium", "sessions")
@@ -34,13 +47,14 @@ class Config:
     batches: int = 16
     steps: int = 4
     rounds: int = 2
+    baselines: tuple[str, ...] = BASELINES
 
 
 GRID = (Config(),)
-LAPTOP = (Config(depths=(1, 4), streams=("zipf", "meta_medium"), batches=12, steps=2, rounds=1),)
+LAPTOP = (Config(depths=(1, 4), streams=("zipf", "meta_medium"), batches=12, steps=2, rounds=1, baselines=()),)
 TINY = (
     Config(
-        tiny(), (1,), (1, 2), ("zipf",), batches=4, steps=1, rounds=1,
+        tiny(), (1,), (1, 2), ("zipf",), batches=4, steps=1, rounds=1, baselines=(),
     ),
 )  # fmt: skip
 BUDGET_S = 14.0
@@ -51,14 +65,16 @@ def measure(config: Config) -> Iterator[Measurement]:
     for stream in config.streams:
         yield from count(config, replace(config.cell, stream=stream))
     which = [Turn(f"depth {d}", Arm(f"depth {d}", "unique", When(depth=d))) for d in config.depths]
-    cluster, ranks = run_cell(config.cell, which, config.rounds, config.steps)
+    cluster, ranks = run_cell(config.cell, (*which, *turns(config.baselines)), config.rounds, config.steps)
+    samples = samples_of(config.cell, which, config.steps)
     found = {turn.label: seen(ranks, turn.label) for turn in which}
     for turn, depth in zip(which, config.depths, strict=True):
-        metrics = metrics_of(found[turn.label], {}, samples_of(config.cell, which, config.steps))
+        metrics = metrics_of(found[turn.label], {}, samples)
         point: dict[str, Value] = {**point_of(config.cell, "prefetch+deferral"), "depth": depth}
         units = {metric: unit(metric) for metric in metrics}
         env = environment(cluster, ranks[0].dense_s)
         yield Measurement(point, metrics, units, config.rounds * config.steps, cluster.kind, env)
+    yield from baselines(config.cell, cluster, ranks, config.baselines, samples, depth=0)
 
 
 def count(config: Config, cell: Cell) -> Iterator[Measurement]:

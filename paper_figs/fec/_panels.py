@@ -76,6 +76,15 @@ THREE = (("exposed_ms", 1.0, "exposed ms"), ("step_ms", 1.0, "step ms"), ("bytes
 """What `curves` shows by default."""
 
 
+def beside(ax: Axes, df: pd.DataFrame, metric: str, scale: float = 1.0) -> None:
+    """Lines across at what raw, de-duplicated and node-de-duplicated steps came out as, if they ran."""
+    for found in df.loc[df["point.arm"].isin(BASELINES)].to_dict("records"):
+        arm = found["point.arm"]
+        ax.axhline(
+            found[f"metrics.{metric}"] / scale, color=style.colour(COLOURS[arm]), linewidth=0.8, label=short(arm)
+        )
+
+
 def row(df: pd.DataFrame, arm: str) -> dict:
     """The one record of `arm`."""
     (found,) = df.loc[df["point.arm"] == arm].to_dict("records")

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from paper_figs import style
-from paper_figs.fec._panels import kind_of, short
+from paper_figs.fec._panels import beside, kind_of, short
 from paper_figs.table import Claim
 
 SOURCE = "fec/boundary"
@@ -19,6 +19,7 @@ METRICS = (
 def draw(df: pd.DataFrame) -> Figure:
     """Step time, exposed time and bytes over hot rows, by arm."""
     fig, axes = style.figure(1, 3, height=2.5)
+    lines, df = df, df.loc[df["point.size"] != "baseline"]
     arms, kind = list(dict.fromkeys(df["point.arm"])), kind_of(df)
     for i, arm in enumerate(arms):
         swept, weighed = _parts(df, arm)
@@ -31,7 +32,12 @@ def draw(df: pd.DataFrame) -> Figure:
             ax.set_xlim(left=0)
         shown = weighed.loc[weighed["metrics.hot_rows"] <= 1.5 * swept["metrics.hot_rows"].max()]
         style.line(axes[1], shown["metrics.hot_rows"], shown["metrics.predicted_exposed_ms"], "predicted", i)
-    axes[0].legend(loc="best")
+    first = lines.drop_duplicates("point.arm")  # of two sweeps in one run, either cell's
+    for ax, (metric, scale, _) in zip(axes, METRICS, strict=True):
+        top = df.loc[df["point.size"] != "weighed", f"metrics.{metric}"].max() / scale
+        beside(ax, first, metric, scale)
+        ax.set_ylim(0, 1.3 * top)  # raw steps are far above
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7, frameon=False)
     style.kind_legend(fig, df["kind"])
     return fig
 
@@ -45,7 +51,7 @@ def _parts(df: pd.DataFrame, arm: str) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 def claims(df: pd.DataFrame) -> list[Claim]:
     """Regret of the choice, by arm."""
-    got = []
+    got, df = [], df.loc[df["point.size"] != "baseline"]
     for arm in dict.fromkeys(df["point.arm"]):
         swept, _ = _parts(df, arm)
         chosen = swept.loc[swept["point.size"] == "chosen"].to_dict("records")[0]

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from paper_figs import style
-from paper_figs.fec._panels import kind_of
+from paper_figs.fec._panels import beside, kind_of
 from paper_figs.table import Claim
 
 SOURCE = "fec/drift"
@@ -13,6 +13,7 @@ SOURCE = "fec/drift"
 def draw(df: pd.DataFrame) -> Figure:
     """Exposed time by epoch; at the last one, steps and bytes on the cluster."""
     fig, axes = style.figure(1, 3, height=2.5)
+    lines, df = df, df.loc[df["point.hot_set"] != "baseline"]
     clocked, priced = df.loc[df["kind"] != "predicted"], df.loc[df["kind"] == "predicted"]
     sets = list(dict.fromkeys(df["point.hot_set"]))
     for i, name in enumerate(sets):
@@ -23,8 +24,10 @@ def draw(df: pd.DataFrame) -> Figure:
         for ax, metric, scale in ((axes[1], "step_ms", 1.0), (axes[2], "bytes_between", 1e6)):
             style.bars(ax, [i], seen[f"metrics.{metric}"] / scale, kind_of(clocked), i)
             ax.set_xticks(range(len(sets)), sets)
+    for ax, metric, scale in zip(axes, ("exposed_ms", "step_ms", "bytes_between"), (1.0, 1.0, 1e6), strict=True):
+        beside(ax, lines, metric, scale)
     axes[0].set(xlabel="epoch", ylabel="exposed ms a step", ylim=(0, None))
-    axes[0].legend()
+    fig.legend(*axes[0].get_legend_handles_labels(), loc="outside right upper", fontsize=7, frameon=False)
     axes[1].set(ylabel="ms a step, last epoch")
     axes[2].set(ylabel="MB a step, node to nodes, last epoch")
     style.kind_legend(fig, df["kind"])
@@ -33,6 +36,7 @@ def draw(df: pd.DataFrame) -> Figure:
 
 def claims(df: pd.DataFrame) -> list[Claim]:
     """What age costs at the end."""
+    df = df.loc[df["point.hot_set"] != "baseline"]
     clocked = df.loc[df["kind"] != "predicted"].set_index("point.hot_set")
     step, exposed = clocked["metrics.step_ms"], clocked["metrics.exposed_ms"]
     aged, fresh = step["aged"] / step["none"], step["fresh"] / step["none"]

@@ -4,6 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from paper_figs import style
+from paper_figs.fec._panels import beside
 from paper_figs.table import Claim
 
 SOURCE = "fec/lookahead"
@@ -13,6 +14,8 @@ def draw(df: pd.DataFrame) -> Figure:
     """Safe shares by stream; step, exposed time and bytes by depth."""
     fig, axes = style.figure(1, 3, height=2.5)
     counted, stepped = _parts(df)
+    beside(axes[1], df, "exposed_ms")
+    beside(axes[2], df, "bytes_between", 1e6)
     for i, (stream, rows) in enumerate(counted.groupby("point.stream", sort=False)):
         style.line(axes[0], rows["point.depth"], 100 * rows["metrics.safe_share"], rows["kind"].iloc[0], i, str(stream))
     axes[0].set(ylabel="rows that may come early, %", ylim=(0, 100))
@@ -20,7 +23,7 @@ def draw(df: pd.DataFrame) -> Figure:
     kind = stepped["kind"].iloc[0]
     for i, (metric, label) in enumerate((("step_ms", "step"), ("exposed_ms", "exposed"))):
         style.line(axes[1], stepped["point.depth"], stepped[f"metrics.{metric}"], kind, i, label)
-    axes[1].set(ylabel="ms, pre-fetch and deferral", ylim=(0, None))
+    axes[1].set(ylabel="ms, pre-fetch and deferral (across: exposed)", ylim=(0, None))
     axes[1].legend()
     style.line(axes[2], stepped["point.depth"], stepped["metrics.bytes_between"] / 1e6, kind, 0)
     axes[2].set(ylabel="MB a step, node to nodes", ylim=(0, None))
@@ -31,8 +34,8 @@ def draw(df: pd.DataFrame) -> Figure:
 
 
 def _parts(df: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    counted = df["point.arm"].eq("counted")
-    return df.loc[counted].sort_values("point.depth"), df.loc[~counted].sort_values("point.depth")
+    counted, plain = df["point.arm"].eq("counted"), df["point.depth"].eq(0)
+    return df.loc[counted].sort_values("point.depth"), df.loc[~counted & ~plain].sort_values("point.depth")
 
 
 def claims(df: pd.DataFrame) -> list[Claim]:
