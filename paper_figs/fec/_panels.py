@@ -79,10 +79,9 @@ THREE = (("exposed_ms", 1.0, "exposed ms"), ("step_ms", 1.0, "step ms"), ("bytes
 def beside(ax: Axes, df: pd.DataFrame, metric: str, scale: float = 1.0) -> None:
     """Lines across at what raw, de-duplicated and node-de-duplicated steps came out as, if they ran."""
     for found in df.loc[df["point.arm"].isin(BASELINES)].to_dict("records"):
-        arm = found["point.arm"]
-        ax.axhline(
-            found[f"metrics.{metric}"] / scale, color=style.colour(COLOURS[arm]), linewidth=0.8, label=short(arm)
-        )
+        arm, value = found["point.arm"], found[f"metrics.{metric}"] / scale
+        label = f"{short(arm)}: {value:.0f}"
+        ax.axhline(value, color=style.colour(COLOURS[arm]), linewidth=0.8, label=label)
 
 
 def row(df: pd.DataFrame, arm: str) -> dict:
