@@ -23,8 +23,8 @@ def draw(df: pd.DataFrame) -> Figure:
     kind = stepped["kind"].iloc[0]
     for i, (metric, label) in enumerate((("step_ms", "step"), ("exposed_ms", "exposed"))):
         style.line(axes[1], stepped["point.depth"], stepped[f"metrics.{metric}"], kind, i, label)
-    axes[1].set(ylabel="ms, pre-fetch and deferral (across: exposed)", ylim=(0, None))
-    axes[1].legend()
+    axes[1].set(ylabel="ms a step", ylim=(0, None), title="across: exposed")
+    axes[1].legend(fontsize=6)
     style.line(axes[2], stepped["point.depth"], stepped["metrics.bytes_between"] / 1e6, kind, 0)
     axes[2].set(ylabel="MB a step, node to nodes", ylim=(0, None))
     for ax in axes:
