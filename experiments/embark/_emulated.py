@@ -14,11 +14,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from importlib import import_module
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import kernels
 from comm.cost import costs
 from comm.group import Group
 from comm.plan import Plan
@@ -26,8 +28,8 @@ from comm.planner.score import Overlap
 from comm.planner.workload import Workload
 from comm.schedule import Schedule
 from comm.simulate import Timeline, simulate
-from comm.topology import Topology
-from experiments.calibrate import IDS, sizes_up_to, time_collectives, time_kernels
+from comm.topology import Link, Topology
+from experiments.calibrate import CASES, sizes_up_to, time_collectives
 from experiments.cluster import Cluster, run
 from experiments.comm._steps import PAUSE_S, cluster_of
 from experiments.comm.steps import COMPUTE_S, topology_of
@@ -43,9 +45,9 @@ from models.trace import compute_seconds, executed
 
 FLOPS_PER_BYTE = 4000.0
 SAMPLES_AT_SCALE_1 = 512
-SAMPLES = {"dcnv2": 32, "t180": 8, "t200": 8, "t510": 4}
+SAMPLES = {"dcnv2": 32, "t180": 4, "t200": 8, "t510": 4}
 """A rank's, on 2 x 2 ranks; half of it on 2 x 4: what a node's link has to carry stays."""
-BATCHES = 3
+BATCHES = 2
 """Distinct global batches, in turn."""
 ROOM = 2.0
 """Memory of a rank over its share of the tables: everything cannot be everywhere."""
@@ -122,12 +124,13 @@ class Site:
 
 @dataclass(frozen=True)
 class Arm:
-    """A plan under an overlap; `name` tells it from the others, `point` says so in records."""
+    """A plan under an overlap; `name` tells it from the others, `point` says so in records; `padded`: its keys are."""
 
     name: str
     plan: Plan
     overlap: Overlap
     point: Mapping[str, Value] = field(default_factory=dict)
+    padded: bool = False
 
 
 @dataclass(frozen=True)
@@ -172,9 +175,9 @@ class Stay:
 def calibrated(nodes: int, ranks_per_node: int, rate: str, largest: int = 1 << 20, rounds: int = 3) -> Topology:
     """Links, kernels and memory of the emulated cluster, measured in it; once a process."""
     cluster = cluster_of(nodes, ranks_per_node, rate)
-    links, kernels, bandwidth = run(cluster, calibrate_rank, largest, rounds)[0]
+    links, rates, bandwidth = run(cluster, calibrate_rank, largest, rounds)[0]
     device = Device("cpu", bandwidth, FLOPS_PER_BYTE * cluster.bytes_per_s / ranks_per_node, "dense part a timer")
-    return Topology(nodes, ranks_per_node, links, device, kernels)
+    return Topology(nodes, ranks_per_node, links, device, rates)
 
 
 def calibrate_rank(group: Group, largest: int, rounds: int) -> tuple[Any, Any, float]:
@@ -183,9 +186,25 @@ def calibrate_rank(group: Group, largest: int, rounds: int) -> tuple[Any, Any, f
     sizes = sizes_up_to(largest, group.size)
     links = topology_of(group, [time_collectives(group, sizes, rounds, COMPUTE_S, PAUSE_S, ("all_to_all",))]).links
     group.barrier()
-    kernels = time_kernels(torch.device("cpu"), IDS, repeats=3)
+    rates = {f"cpu/{op}": _rate(op) for op in CASES}
     group.barrier()
-    return links, kernels, random_row_bandwidth(table_bytes=1 << 26, reads=1 << 14, rounds=3)
+    return links, rates, random_row_bandwidth(table_bytes=1 << 26, reads=1 << 14, rounds=3)
+
+
+def _rate(op: str, sizes: tuple[int, int] = (1 << 10, 1 << 14), rows: int = 50_000, repeats: int = 3) -> Link:
+    """The line through the median seconds of `op` at two sizes, on tables of `rows`."""
+    cases, points = import_module(f"kernels.{op}.cases"), []
+    for n in sizes:
+        inputs = cases.make(cases.Case(name="rate", **{**CASES[op](n), "rows": rows}), 0, torch.device("cpu"))
+        call, seconds = getattr(kernels, op), []
+        for _ in range(repeats + 1):
+            begin = time.perf_counter()
+            call(**inputs)
+            seconds.append(time.perf_counter() - begin)
+        points.append((cases.cost(inputs).bytes["memory"], statistics.median(seconds[1:])))
+    (small, fast), (large, slow) = points
+    slope = max(slow - fast, 1e-9) / (large - small)
+    return Link(max(fast - slope * small, 0.0), 1 / slope, "all ranks at once, two sizes")
 
 
 def stay(site: Site, topology: Topology, arms: Sequence[Arm], rounds: int) -> Stay:
@@ -207,7 +226,7 @@ def run_rank(group: Group, site: Site, timers: Timers, arms: Sequence[Arm], roun
     """One rank of `stay`."""
     torch.set_num_threads(1)
     everyone = [site.batches(rank) for rank in range(group.size)]
-    steps = [EmulatedStep(group, arm.plan, everyone[group.rank], timers, arm.overlap) for arm in arms]
+    steps = [EmulatedStep(group, arm.plan, everyone[group.rank], timers, arm.overlap, arm.padded) for arm in arms]
     calls = [_calls_of_a_step(group, step) for step in steps]
     ran: list[list[tuple[float, float, list[Event]]]] = [[] for _ in steps]
     for turn in range(rounds):

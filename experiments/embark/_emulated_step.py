@@ -23,7 +23,7 @@ from kernels import Bags, Optimizer
 from models.cost import counts_of
 from models.embedding import ShardedEmbedding
 from models.executor import Event, Executor
-from models.overlap import TURN, backward_in_order, forward_in_order, keys_ahead
+from models.overlap import TURN, backward_in_order, forward_in_order, keys_ahead, pad_keys
 from models.pipeline import PipelinedTraining
 
 OVERLAPS = ("none", "step", "steps")
@@ -47,21 +47,24 @@ class Timers:
 
 
 class EmulatedStep:
-    """Steps of the tables of `plan` on one rank, over `batches` (its own bags) again and again. All ranks make one."""
+    """Steps of the tables of `plan` on one rank, over `batches` (its own bags) again and again. All ranks make one.
 
-    def __init__(self, group: Group, plan: Plan, batches: Sequence[Bags], timers: Timers, overlap: str) -> None:
+    `overlap` is one of OVERLAPS; `padded` keys as in comm/padded_keys.py.
+    """
+
+    def __init__(
+        self, group: Group, plan: Plan, batches: Sequence[Bags], timers: Timers, overlap: str, padded: bool = False
+    ) -> None:
         if overlap not in OVERLAPS:
             raise ValueError(f"overlap: expected one of {', '.join(OVERLAPS)}, given {overlap!r}")
         self.group, self.overlap, self.steps = group, overlap, 0
         self.embedding = ShardedEmbedding(plan, group, Optimizer("sgd"), init="zeros")
+        if padded:
+            pad_keys(self.embedding)
         self.labels = tuple(f"{team.label}." for team in self.embedding.teams)
         self._frames = self._endless(batches)
-        phases = self._phases(timers)
-        inputs = (*INPUTS, "bags", "dense")
-        if overlap == "none":
-            self.schedule = Schedule(phases, inputs)
-        else:
-            self.schedule = Schedule(overlapped(phases, TURN), inputs)
+        # without overlap the order is the same, in one thread: ranks then wait once for all teams' exchanges of a kind
+        self.schedule = Schedule(overlapped(self._phases(timers), TURN), (*INPUTS, "bags", "dense"))
         self._executor = Executor(overlap != "none", started=lambda: torch.set_num_threads(1))
         self._training = None
         if overlap == "steps":
@@ -135,8 +138,8 @@ class EmulatedStep:
             *forward_in_order(self.embedding),
             Phase("bottom", bottom, ("dense",), ("bottom_out",), "compute"),
             Phase(TURN, top, ("pooled", "bottom_out"), ("pooled_grad", "bottom_grad"), "compute"),
-            *backward_in_order(self.embedding),
             Phase("bottom_backward", bottom_backward, ("bottom_grad",), (), "compute"),
+            *backward_in_order(self.embedding),
         )
 
 
