@@ -7,7 +7,8 @@ a row, k bytes a key, h ids a bag of which a part u is distinct, R row parts a t
     replicated < reduction     2 V d s < 2 b d s + b h k            about V < b
 
 A model of equal tables, one a rank, on nodes of 8; without dense part. The score also knows latency, look-ups, sorting
-and both ends of a link, so its crossing may lie elsewhere than the formula's.
+and both ends of a link, so its crossing may lie elsewhere than the formula's. One configuration runs on an emulated
+cluster of 2 x 2 instead, values in fp32.
 
 Command: python -m experiments run embark/crossover        seconds
 Expect: time ratios that cross 1 near u h = R for values, later with keys and sorting.
@@ -24,6 +25,7 @@ from comm.planner.workload import DenseLoad, TableLoad, Workload
 from comm.presets import h100x8
 from comm.wire import row_bytes
 from experiments.config import Measurement
+from experiments.embark._emulated_crossover import Bench, measured
 from experiments.embark._simulated import RANKS_PER_NODE, WIRE
 from experiments.record import Value
 from kernels import Optimizer, TableSpec
@@ -36,7 +38,9 @@ ROWS = 10_000_000
 
 @dataclass(frozen=True)
 class Config:
-    """`hotness` x `unique` ratios, then `rows`; `samples` a rank."""
+    """`hotness` x `unique` ratios, then `rows`; `samples` a rank. `emulated` ranks a node step, on links of `rate` and
+    for `rounds` rounds; 0: simulated on nodes of 8.
+    """
 
     nodes: int = 16
     samples: int = 512
@@ -44,9 +48,13 @@ class Config:
     hotness: tuple[int, ...] = (1, 2, 5, 10, 20, 50, 100)
     unique: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5, 1.0)
     rows: tuple[int, ...] = (16, 64, 256, 512, 1024, 4096, 16_384, 65_536)
+    emulated: int = 0
+    rate: str = "200mbit"
+    rounds: int = 5
 
 
-GRID = (Config(), Config(nodes=1), Config(dim=32))
+SMALL = Config(2, 64, 64, (1, 4, 16), (0.1, 0.3, 1.0), (16, 64, 256, 1024), emulated=2)
+GRID = (Config(), Config(nodes=1), Config(dim=32), SMALL)
 LAPTOP = (Config(),)
 TINY = (Config(nodes=2, hotness=(1, 20), unique=(0.2,), rows=(64,)),)
 BUDGET_S = 6.0
@@ -54,6 +62,10 @@ BUDGET_S = 6.0
 
 def measure(config: Config) -> Iterator[Measurement]:
     """Every point of both comparisons."""
+    if config.emulated:
+        bench = Bench(config.nodes, config.emulated, config.samples, config.dim, config.rate, config.rounds)
+        yield from measured(bench, config.hotness, config.unique, config.rows)
+        return
     for form, hotness, unique in product(reductions(config.nodes), config.hotness, config.unique):
         work = model(config, ROWS, hotness, unique)
         yield compared(config, work, form, "unique", {"hotness": hotness, "unique": unique, "rows": ROWS})

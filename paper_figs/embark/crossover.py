@@ -12,7 +12,7 @@ SOURCE = "embark/crossover"
 ALL = "all work"
 WHERES = {ALL: "_ms", "communication": "_communication_ms"}
 """What is compared, and how its metrics end."""
-KEYS = ["config.nodes", "config.dim", "kind"]
+KEYS = ["config.nodes", "point.ranks_per_node", "config.dim", "kind"]
 
 
 def draw(df: pd.DataFrame) -> Figure:
@@ -41,7 +41,7 @@ def draw(df: pd.DataFrame) -> Figure:
 def claims(df: pd.DataFrame) -> list[Claim]:
     """How often the formula names the faster cluster, and where the crossing lies."""
     found = []
-    for (nodes, dim, kind), group in groups(df, *KEYS):
+    for (nodes, local, dim, kind), group in groups(df, *KEYS):
         rows = with_ratios(group)
         right = {where: 100 * (rows[where].gt(1) == rows["metrics.formula"].gt(1)).mean() for where in WHERES}
         crossings = [
@@ -53,7 +53,7 @@ def claims(df: pd.DataFrame) -> list[Claim]:
             f"names the faster one at {right['communication']:.0f} % of {len(rows)} points for communication, "
             f"{right[ALL]:.0f} % for all work; crossings: {'; '.join(crossings)}"
         )
-        claim = f"the formula of bytes decides between clusters, {nodes} x 8, {dim} columns"
+        claim = f"the formula of bytes decides between clusters, {nodes} x {local}, {dim} columns"
         found.append(Claim(claim, "none", got, f"predicted vs {kind}"))
     return found
 
