@@ -46,8 +46,8 @@ class Config:
 
 
 GRID = (
-    *(Config(model, ((2, 2),), (1, 16), moves=20_000) for model in MODELS),
-    Config("dcnv2", ((2, 4),), (), moves=20_000),
+    *(Config(model, ((2, 2),), (16,), moves=10_000) for model in ("dcnv2", "t200")),
+    *(Config(model, (), (16,), moves=10_000) for model in ("t180", "t510")),
 )
 LAPTOP = (Config("dcnv2", ((2, 2),), (16,), samples=16, rounds=3, moves=5_000, planners=FEW),)
 TINY = (Config("dcnv2", ((2, 1),), (2,), samples=2, rounds=1, moves=200, planners=FEW),)

@@ -42,9 +42,9 @@ class Config:
 
 
 GRID = (
-    *(Config(model, ((2, 2),)) for model in ("dcnv2", "t180", "t200", "t510")),
+    *(Config(model, ((2, 2),)) for model in ("dcnv2", "t510")),
+    *(Config(model, ()) for model in ("t180", "t200")),
     Config("dcnv2", ((2, 4),), ()),
-    Config("t510", ((2, 4),), ()),
 )
 LAPTOP = (Config("dcnv2", ((2, 2),), (2, 16), samples=16, rounds=3),)
 TINY = (Config("dcnv2", ((2, 1),), (2,), samples=2, rounds=1),)

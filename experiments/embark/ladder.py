@@ -42,8 +42,8 @@ class Config:
 
 MODELS = ("dcnv2", "t180", "t200", "t510")
 GRID = (
-    *(Config(model, ((2, 2),), (16,), moves=20_000) for model in MODELS),
-    *(Config(model, ((2, 4),), (), rounds=5) for model in MODELS[::2]),
+    *(Config(model, ((2, 2),), (16,), moves=10_000) for model in MODELS),
+    Config("dcnv2", ((2, 4),), (), moves=10_000),
 )
 LAPTOP = (Config("dcnv2", ((2, 2),), (16,), samples=16, rounds=3, moves=5_000),)
 TINY = (Config("dcnv2", ((2, 1),), (2,), samples=2, rounds=1, moves=200),)
