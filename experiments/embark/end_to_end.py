@@ -21,7 +21,7 @@ from experiments.config import Measurement
 from experiments.embark._emulated import Arm, stay
 from experiments.embark._emulated_plans import NODE, Desk, desk_of
 from experiments.embark._simulated import CLUSTERS, NODES, Job, end_to_end_points
-from experiments.embark.ladder import MODELS, seen_and_expected
+from experiments.embark.ladder import seen_and_expected
 
 WITH_OVERLAP = ("table_row_wise", "hier_auto", "swept", "search", "search_node")
 """Planners whose plans, hierarchical ones, also run with overlap."""
