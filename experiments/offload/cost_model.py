@@ -53,7 +53,7 @@ TINY = (
         links=(60.0,), history=6, warm=3, rounds=5,
     ),
 )  # fmt: skip
-BUDGET_S = 12.0
+BUDGET_S = 9.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:

@@ -52,14 +52,14 @@ class Config:
 
 
 GRID = (Config(),)
-LAPTOP = (Config(optimizers=("rowwise_adagrad",), orders=("meta_medium",), steps=24),)
+LAPTOP = (Config(optimizers=("rowwise_adagrad",), orders=("meta_medium",), steps=16),)
 TINY = (
     Config(
         optimizers=("rowwise_adagrad",), orders=("iid",), arms=("strict", "abc"), multiples=(0.5,), steps=6, batch=32,
         max_rows=200,
     ),
 )  # fmt: skip
-BUDGET_S = 15.0
+BUDGET_S = 10.0
 RATE = 1e9
 """Bytes/s of the link: it is there, so that transfers take time and threads meet."""
 

@@ -52,7 +52,7 @@ TINY = (
         history=4, warm=3, dense=(1.0,), rounds=5,
     ),
 )  # fmt: skip
-BUDGET_S = 24.0
+BUDGET_S = 16.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:

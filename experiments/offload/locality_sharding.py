@@ -42,7 +42,7 @@ class Config:
 GRID = (Config(ranks=16, batch=8192), Config(ranks=64, batch=8192))
 LAPTOP = (Config(tables=300, ranks=16, batch=8192, shares=(0.06, 0.2), links=(60.0,)),)
 TINY = (Config(tables=20, ranks=2, batch=512, shares=(0.3,), links=(60.0,)),)
-BUDGET_S = 8.0
+BUDGET_S = 4.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:

@@ -58,7 +58,7 @@ TINY = (
         multiples=(3.0,), ways=(0, 8), counted=8, samples=(0.5,),
     ),
 )  # fmt: skip
-BUDGET_S = 16.0
+BUDGET_S = 8.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:

@@ -47,7 +47,7 @@ TINY = (
         rounds=5,
     ),
 )  # fmt: skip
-BUDGET_S = 12.0
+BUDGET_S = 9.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:

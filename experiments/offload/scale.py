@@ -55,8 +55,8 @@ class Config:
 GRID = (Config(),)
 LAPTOP = (
     Config(
-        stream=Stream(rows=950_000, samples=1024, batches=72), scales=(8.0, 37.0), dense=(1.0, 6.0), links=(60.0,),
-        cluster_scales=(4.0, 37.0),
+        stream=Stream(rows=950_000, samples=1024, batches=68), scales=(37.0,), dense=(1.0, 6.0), links=(60.0,),
+        cluster_scales=(37.0,),
     ),
 )  # fmt: skip
 TINY = (
@@ -65,7 +65,7 @@ TINY = (
         links=(60.0,), history=4, warm=3, beyond=(20.0, 200.0), predicted_links=(60.0,), cluster_scales=(),
     ),
 )  # fmt: skip
-BUDGET_S = 36.0
+BUDGET_S = 24.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:
