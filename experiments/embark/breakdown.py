@@ -55,7 +55,7 @@ GRID = (
 )
 LAPTOP = (Config("dcnv2", ((2, 2),), (16,), samples=16, rounds=3, moves=5_000),)
 TINY = (Config("dcnv2", ((2, 1),), (2,), samples=2, rounds=1, moves=200),)
-BUDGET_S = 20.0
+BUDGET_S = 22.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:

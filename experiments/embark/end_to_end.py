@@ -7,7 +7,7 @@ baselines of both modes of communication and HugeCTR's with its user's threshold
 simulator, given measured links and what the phases computed) and `score_ms` (the planner, before anything ran) are to
 be ranked beside `step_ms`.
 
-Command: python -m experiments run embark/end_to_end --laptop    30 s (shaped links need root; else loopback)
+Command: python -m experiments run embark/end_to_end --laptop    20 s (shaped links need root; else loopback)
 Expect: our search first on every model; ranks by the simulator near the cluster's (Spearman above 0.9).
 Metrics: ms of a step as above; `samples_per_s`.
 """
@@ -51,7 +51,7 @@ GRID = (
 )
 LAPTOP = (Config("dcnv2", ((2, 2),), (16,), samples=16, rounds=3, moves=5_000, planners=FEW),)
 TINY = (Config("dcnv2", ((2, 1),), (2,), samples=2, rounds=1, moves=200, planners=FEW),)
-BUDGET_S = 30.0
+BUDGET_S = 24.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:

@@ -8,7 +8,7 @@ they are.
 Simulated on nodes of 8 by the planner's score. Emulated: the same overlap as schedules that run, real tables, ids and
 bytes, a timer for the dense part; every rung ends with the same weights, or the run fails.
 
-Command: python -m experiments run embark/ladder --laptop    30 s (shaped links need root; else loopback)
+Command: python -m experiments run embark/ladder --laptop    20 s (shaped links need root; else loopback)
 Expect: simulated at 16 nodes, EMBark 1.5x or more over table-row-wise without overlap, about half of it from overlap.
 Metrics: `step_ms`; emulated too: `simulated_ms`, what the simulator makes of the same schedule, links and compute, and
 `score_ms`, what the planner expected.
@@ -47,7 +47,7 @@ GRID = (
 )
 LAPTOP = (Config("dcnv2", ((2, 2),), (16,), samples=16, rounds=3, moves=5_000),)
 TINY = (Config("dcnv2", ((2, 1),), (2,), samples=2, rounds=1, moves=200),)
-BUDGET_S = 30.0
+BUDGET_S = 24.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:
