@@ -53,7 +53,7 @@ class Config:
 
 
 GRID = (Config(ranks=16, batch=8192), Config(tables=120, ranks=16, batch=8192))
-LAPTOP = (Config(tables=120, ranks=16, batch=8192, shares=(0.06, 0.15, 0.4), grid=60, cells=200),)
+LAPTOP = (Config(tables=120, ranks=16, batch=8192, shares=(0.06, 0.15, 0.4), grid=60, cells=600),)
 TINY = (Config(tables=20, ranks=2, batch=512, shares=(0.2,), grid=5, cells=20, timed_ranks=0, large_ranks=0),)
 BUDGET_S = 18.0
 

@@ -2,9 +2,10 @@
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import NullFormatter
 
 from paper_figs import style
-from paper_figs.offload._shared import colour_of, mark
+from paper_figs.offload._shared import colour_of, log_x, mark
 from paper_figs.table import Claim
 
 SOURCE = "offload/autosize"
@@ -21,14 +22,17 @@ def draw(df: pd.DataFrame) -> Figure:
         style.line(plans, 100 * rows["point.share"], rows["over"], "predicted", colours[name], str(name), marker=marker,
                    linestyle="-" if name == OURS else ":")  # fmt: skip
     mark(plans, 1.0)
-    plans.set(xlabel="device memory, % of the tables", ylabel="rating / dense grid's", yscale="log", xscale="log")
+    plans.set(xlabel="device memory, % of the tables", ylabel="rating / dense grid's", yscale="log")
+    plans.yaxis.set_minor_formatter(NullFormatter())
+    log_x(plans, 100 * ratio["point.share"])
     plans.legend(fontsize=5, ncols=2)
     sizes = df.loc[df["point.proposer"] == ALONE]
     over = sizes["metrics.moved_bytes"] / sizes["metrics.oracle_bytes"]
     style.line(alone, 100 * sizes["point.share"], over, "predicted", 0, marker="o", linestyle="")
     mark(alone, 1.0, 1.02)
-    alone.set(xlabel="device memory, % of the tables", ylabel="bytes moved / knapsack's", xscale="log",
+    alone.set(xlabel="device memory, % of the tables", ylabel="bytes moved / knapsack's",
               title="water-filling, all devices as one")  # fmt: skip
+    log_x(alone, 100 * sizes["point.share"])
     style.kind_legend(fig, ["predicted"])
     return fig
 

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from paper_figs import style
-from paper_figs.offload._shared import colour_of, kind_of
+from paper_figs.offload._shared import colour_of, kind_of, log_x
 from paper_figs.table import Claim
 
 SOURCE = "offload/equality"
@@ -21,11 +21,11 @@ def draw(df: pd.DataFrame) -> Figure:
         for marker, good in (("o", True), ("x", False)):
             sizes = rows.loc[(rows["metrics.same_bits"] == 1) == good, "point.multiple"]
             bits.plot(sizes, [place] * len(sizes), marker, color=style.colour(2 if good else 1))
-    conflicts.set(xlabel="lines / distinct rows of two batches", ylabel="conflict misses, % of rows", xscale="log")
+    conflicts.set(xlabel="lines / distinct rows of two batches", ylabel="conflict misses, % of rows")
+    log_x(conflicts, df["point.multiple"])
     conflicts.legend()
-    bits.set(
-        xlabel="lines / distinct rows of two batches", title="o: bits of all rows on the device; x: not", xscale="log"
-    )
+    bits.set(xlabel="lines / distinct rows of two batches", title="o: bits of all rows on the device; x: not")
+    log_x(bits, df["point.multiple"])
     bits.set_yticks(range(len(colours)), list(map(str, colours)))
     style.kind_legend(fig, df["kind"])
     return fig

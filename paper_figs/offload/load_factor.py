@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from paper_figs import style
-from paper_figs.offload._shared import colour_of, groups, kind_of
+from paper_figs.offload._shared import colour_of, groups, kind_of, log_x
 from paper_figs.table import Claim
 
 SOURCE = "offload/load_factor"
@@ -29,7 +29,8 @@ def draw(df: pd.DataFrame) -> Figure:
         knee = _knee(caches)
         if knee:
             ax.axvline(knee, color="#999999", linestyle=":")
-        ax.set(xscale="log", xlabel="lines / distinct rows of two batches", ylabel="slower than the device, %",
+        log_x(ax, caches["multiple"].round(2))
+        ax.set(xlabel="lines / distinct rows of two batches", ylabel="slower than the device, %",
                title=f"{order}, dense {dense:g}x the embedding step")  # fmt: skip
     axes[0].legend()
     style.kind_legend(fig, df["kind"])

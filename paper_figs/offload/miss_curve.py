@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from paper_figs import style
-from paper_figs.offload._shared import colour_of, kind_of, mark
+from paper_figs.offload._shared import colour_of, kind_of, log_x, mark
 from paper_figs.table import Claim
 
 SOURCE = "offload/miss_curve"
@@ -20,14 +20,16 @@ def draw(df: pd.DataFrame) -> Figure:
     for name, rows in df.loc[df["point.ways"] == 32].groupby(streams, sort=False):
         style.line(rates, rows["point.multiple"], rows["metrics.rate_seen"], kind_of(df), colours[name], str(name))
         style.line(rates, rows["point.multiple"], rows["metrics.rate_same"], "predicted", colours[name])
-    rates.set(xscale="log", xlabel="lines / distinct rows of two batches", ylabel="misses / distinct rows")
+    rates.set(xlabel="lines / distinct rows of two batches", ylabel="misses / distinct rows")
+    log_x(rates, df["point.multiple"])
     rates.legend(fontsize=6)
     for place, (ways, rows) in enumerate(df.groupby("point.ways", sort=False)):
         error = 100 * (rows["metrics.rate_same"] - rows["metrics.rate_seen"])
         label = f"{ways}-way" if ways else "full"
         style.line(errors, rows["point.multiple"] * (1 + 0.02 * place), error, kind_of(df), place, label, linestyle="")
     mark(errors, LIMIT, -LIMIT)
-    errors.set(xscale="log", xlabel="lines / distinct rows of two batches", ylabel="predicted - seen, points")
+    errors.set(xlabel="lines / distinct rows of two batches", ylabel="predicted - seen, points")
+    log_x(errors, df["point.multiple"])
     errors.legend(fontsize=6)
     style.kind_legend(fig, [*df["kind"], "predicted"])
     return fig

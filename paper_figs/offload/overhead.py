@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from paper_figs import style
-from paper_figs.offload._shared import colour_of, kind_of, mark
+from paper_figs.offload._shared import colour_of, kind_of, log_x, mark
 from paper_figs.table import Claim
 
 SOURCE = "offload/overhead"
@@ -22,7 +22,8 @@ def draw(df: pd.DataFrame) -> Figure:
         ax.fill_between(rows["point.samples"], rows["metrics.slow_down_low"], rows["metrics.slow_down_high"],
                         color=style.colour(colours[arm]), alpha=0.15)  # fmt: skip
     mark(ax, LIMIT)
-    ax.set(xscale="log", xlabel="bags a table", ylabel="slower than the device, %")
+    log_x(ax, df["point.samples"])
+    ax.set(xlabel="bags a table", ylabel="slower than the device, %")
     ax.legend()
     style.kind_legend(fig, df["kind"])
     return fig
