@@ -31,7 +31,7 @@ def draw(df: pd.DataFrame) -> Figure:
             ax.axvline(knee, color="#999999", linestyle=":")
         log_x(ax, caches["multiple"].round(2))
         ax.set(xlabel="lines / distinct rows of two batches", ylabel="slower than the device, %",
-               title=f"{order}, dense {dense:g}x the embedding step")  # fmt: skip
+               title=f"{order}, dense part {dense:g}x embedding")  # fmt: skip
     axes[0].legend()
     style.kind_legend(fig, df["kind"])
     return fig
