@@ -22,7 +22,7 @@ def draw(df: pd.DataFrame) -> Figure:
         style.line(losses, rows["point.step"], rows["metrics.loss"], rows["kind"].iloc[0], i % len(style.PALETTE),
                    str(arm), marker="", linewidth=width)  # fmt: skip
     losses.set(xlabel="step", ylabel=f"loss, {first.iloc[0]}, {first.iloc[1]} ranks")
-    losses.legend(fontsize=5)
+    fig.legend(*losses.get_legend_handles_labels(), loc="outside upper center", fontsize=6, ncols=5)
     arms = list(dict.fromkeys(ends["point.arm"]))
     cases = list(dict.fromkeys(zip(ends["point.optimizer"], ends["point.ranks"], strict=True)))
     for row in ends.to_dict("records"):

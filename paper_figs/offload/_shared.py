@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.ticker import NullLocator
 
 from experiments.record import Kind
 from paper_figs import style
@@ -34,6 +35,14 @@ def mark(ax: Axes, *levels: float) -> None:
     """Thin horizontal lines at `levels`."""
     for level in levels:
         ax.axhline(level, color="#333333", linewidth=0.6)
+
+
+def log_x(ax: Axes, values: Iterable[float]) -> None:
+    """A logarithmic x axis with a tick at each of `values`, in plain numbers."""
+    ticks = sorted(set(values))
+    ax.set_xscale("log")
+    ax.set_xticks(ticks, [f"{value:.3g}" for value in ticks], fontsize=6)
+    ax.xaxis.set_minor_locator(NullLocator())
 
 
 def first_below(df: pd.DataFrame, x: str, y: str, level: float) -> str:
