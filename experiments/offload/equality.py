@@ -52,7 +52,7 @@ class Config:
 
 
 GRID = (Config(),)
-LAPTOP = (Config(optimizers=("rowwise_adagrad",), orders=("meta_medium",), steps=16),)
+LAPTOP = (Config(optimizers=("rowwise_adagrad",), orders=("meta_medium",), steps=12),)
 TINY = (
     Config(
         optimizers=("rowwise_adagrad",), orders=("iid",), arms=("strict", "abc"), multiples=(0.5,), steps=6, batch=32,

@@ -42,9 +42,9 @@ class Config:
 
 
 GRID = (Config(),)
-LAPTOP = (Config(orders=("iid",), multiples=(1.0, 4.0), steps=120, evaluated=60, seeds=(0,)),)
+LAPTOP = (Config(orders=("iid",), multiples=(1.0,), steps=120, evaluated=60, seeds=(0,)),)
 TINY = (Config(orders=("iid",), multiples=(2.0,), steps=6, evaluated=2, batch=64, max_rows=500, dim=8, seeds=(0,)),)
-BUDGET_S = 9.0
+BUDGET_S = 10.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:
