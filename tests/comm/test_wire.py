@@ -53,7 +53,8 @@ def test_a_narrow_wire_moves_an_exchange_by_its_format_and_no_more(strategy, wir
     # two stages of a node's exchange), each within half a step of the largest; half as much again for sums' order.
     largest = 3 * 20**-0.5 * torch.tensor([[-1.0, 1.0, 1.0, 1.0]])
     assert (exact - narrow).abs().max() <= 4 * 1.5 * half_step(largest, wire).max()
-    assert "replicated" in strategy or not torch.equal(exact, narrow)
+    everywhere = strategy.startswith(("replicated", "allgather"))  # values travel only on the way back
+    assert everywhere or not torch.equal(exact, narrow)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
