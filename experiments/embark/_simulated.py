@@ -169,6 +169,7 @@ def searched(
     skew: bool = True,
     seeds: tuple[Plan, ...] = (),
     moves: int | None = None,
+    restarts: int = 1,
 ) -> Planned:
     """Our search; without `skew` it takes all row parts of a table for equally popular. On one node, where there is no
     hierarchy, the pooled cluster is flat.
@@ -177,7 +178,8 @@ def searched(
         clusters = tuple("gridwise" if c == "hierarchical" else c for c in clusters if c != "unique_node")
     load = job.workload if skew else job.workload.without_skew()
     options = Options(clusters=clusters, rows=rows, columns=columns, wire=WIRE)
-    return search(load, job.topology, MEMORY, overlap, options, MOVES if moves is None else moves, seeds=seeds)
+    count = MOVES if moves is None else moves
+    return search(load, job.topology, MEMORY, overlap, options, count, restarts, seeds=seeds)
 
 
 def table_rows(job: Job, mode: str = "hierarchical") -> Plan:

@@ -51,18 +51,19 @@ def draw(df: pd.DataFrame) -> Figure:
 def claims(df: pd.DataFrame) -> list[Claim]:
     """Against every baseline, against the strongest, seconds, and the gap to the bound."""
     best = best_modes(df)
-    table = best.pivot_table(
-        index=["point.model", "point.nodes"], columns="point.planner", values="metrics.embedding_ms"
-    )
+    keys = ["point.model", "point.nodes"]
+    table = best.pivot_table(index=keys, columns="point.planner", values="metrics.embedding_ms")
     others = table.drop(columns=[OURS, NODE]).min(axis=1)
     never = int((table[OURS] <= others).sum())
+    alone = best.loc[best["point.planner"].eq(OURS)].set_index(keys)["metrics.unseeded_ms"]
     out = int(df.loc[df["kind"].eq("simulated"), "metrics.fits"].eq(0).sum())
     ratio = others / table[OURS]
-    found = [
-        Claim("under the simulator never worse than any baseline, any model and number of nodes", "none",
-              f"{never} of {len(table)} pairs; the best baseline is {ratio.min():.2f}x to {ratio.max():.2f}x; {out} "
-              "plans of baselines run out of memory", "simulated"),
-    ]  # fmt: skip
+    got = (
+        f"{never} of {len(table)} pairs ({int((alone <= others).sum())} without their plans as seeds); the best "
+        f"baseline is {ratio.min():.2f}x to {ratio.max():.2f}x; {out} plans of baselines run out of memory"
+    )
+    claim = "under the simulator never worse than any baseline, any model and number of nodes"
+    found = [Claim(claim, "none", got, "simulated")]
     nodes = table.index.get_level_values("point.nodes")
     if (large := table.loc[nodes == LARGEST]).size and STRONGEST in large:
         swept = large[STRONGEST] / large[OURS]
