@@ -132,7 +132,7 @@ class Cache(RuleBasedStateMachine):
 
 
 TestCache = Cache.TestCase
-TestCache.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestCache.settings = settings(max_examples=25, stateful_step_count=25, deadline=None)
 
 
 def test_a_thousand_evaluation_steps_leak_no_lock():
