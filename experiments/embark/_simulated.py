@@ -89,7 +89,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Made:
-    """What a planner made of a job: a plan, or the reason why not; `seconds` it took on one core."""
+    """What a planner made of a job: a plan, or the reason why not; `seconds` of the processor it took, one thread."""
 
     planner: str
     pooled: str
@@ -132,12 +132,12 @@ def baselines(job: Job) -> Iterator[Made]:
 
 def made(name: str, mode: str, make: Callable[[], tuple[str, Plan]]) -> Made:
     """Run one planner; it may say that nothing fits."""
-    began = time.perf_counter()
+    began = time.process_time()
     try:
         how, plan = make()
     except OutOfMemory as error:
-        return Made(name, mode, None, time.perf_counter() - began, str(error))
-    return Made(name, mode, plan, time.perf_counter() - began, how)
+        return Made(name, mode, None, time.process_time() - began, str(error))
+    return Made(name, mode, plan, time.process_time() - began, how)
 
 
 def torchrec(job: Job) -> Made | None:
