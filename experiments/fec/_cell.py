@@ -114,13 +114,13 @@ class RankRun(NamedTuple):
 
 @dataclass(frozen=True)
 class Turn:
-    """An arm as it is run: with `times` the number of hot rows that the model chooses, from the cell's counting pass or
-    from `profile`, and `dense` times the cell's stand-in. `label` tells it from others.
+    """An arm as it is run: with `hot` rows in place of the model's choice, from the cell's counting pass or from
+    `profile`, and `dense` times the cell's stand-in. `label` tells it from others.
     """
 
     label: str
     arm: Arm
-    times: float = 1.0
+    hot: int | None = None
     dense: float = 1.0
     profile: RowUse | None = None
 
@@ -242,11 +242,9 @@ def _boundary(turn: Turn, cell: Cell, use: RowUse | None, topology: Topology, de
     if use is None:
         raise ValueError(f"{turn.label}: expected a counting pass to choose hot rows from, given none")
     timing = turn.arm.timing(dense_s * turn.dense)
-    chosen = choose(use, timing, topology, cell.row, cell.memory)
-    if turn.times == 1:
-        return chosen
-    rows = min(round(turn.times * chosen.chosen.rows), cell.memory // cell.row.memory, len(use.keys))
-    return fixed(use, rows, timing, topology, cell.row, cell.memory)
+    if turn.hot is None:
+        return choose(use, timing, topology, cell.row, cell.memory)
+    return fixed(use, turn.hot, timing, topology, cell.row, cell.memory)
 
 
 def exposed_s(iteration: Iteration) -> float:

@@ -36,19 +36,19 @@ BASE = {FULL: "prefetch+deferral", "tier": "unique"}
 
 @dataclass(frozen=True)
 class Config:
-    """Hot sets of each of `sizes` times the chosen number of rows, and the choice itself, for the arm `arm`."""
+    """Hot sets of each of `sizes` rows, and the chosen one, for the arm `arm`."""
 
-    cell: Cell = field(default_factory=lambda: Cell(batch=512, calibration=1 << 20))
+    cell: Cell = field(default_factory=lambda: Cell(batch=512))
     arm: str = FULL
-    sizes: tuple[float, ...] = (0.1, 0.25, 0.5, 2.0, 4.0, 8.0)
+    sizes: tuple[int, ...] = (300, 600, 1200, 2400, 4800, 9600)
     steps: int = 4
-    rounds: int = 2
+    rounds: int = 3
     baselines: tuple[str, ...] = BASELINES
 
 
-GRID = (Config(), Config(arm="tier"))
-LAPTOP = (Config(Cell(batch=512, calibration=1 << 20), sizes=(0.25, 4.0), steps=3, rounds=1, baselines=()),)
-TINY = (Config(tiny(), sizes=(2.0,), steps=1, rounds=1, baselines=("raw",)),)
+GRID = (Config(),)
+LAPTOP = (Config(sizes=(1200, 9600), steps=3, rounds=1, baselines=()),)
+TINY = (Config(tiny(), sizes=(5,), steps=1, rounds=1, baselines=("raw",)),)
 BUDGET_S = 18.0
 CHOSEN = "chosen"
 
@@ -59,7 +59,7 @@ def measure(config: Config) -> Iterator[Measurement]:
     which = (
         Turn(CHOSEN, arm),
         Turn("none", ARMS[BASE[config.arm]]),
-        *(Turn(f"x{size:g}", arm, times=size) for size in config.sizes),
+        *(Turn(f"{size}", arm, hot=size) for size in config.sizes),
     )
     cluster, ranks = run_cell(cell, (*which, *turns(config.baselines)), config.rounds, config.steps)
     found = {turn.label: seen(ranks, turn.label) for turn in which}

@@ -55,7 +55,7 @@ class Config:
 
 
 GRID = (Config(),)
-LAPTOP = (Config(Cell(calibration=1 << 21), (*BASELINES, FEC, FULL, MICRO), rounds=1, steps=2),)
+LAPTOP = (Config(Cell(), (*BASELINES, FEC, FULL, MICRO), rounds=1, steps=2),)
 TINY = (Config(tiny(), ("raw", "unique", FULL, MICRO), 1, 2),)
 BUDGET_S = 50.0
 

@@ -42,7 +42,7 @@ NONE = "prefetch+deferral"
 class Config:
     """`epochs` of drift, `cell.moved` of the rows in each."""
 
-    cell: Cell = field(default_factory=lambda: Cell(batch=512, calibration=1 << 20, moved=0.2))
+    cell: Cell = field(default_factory=lambda: Cell(batch=512, moved=0.2))
     epochs: int = 5
     steps: int = 4
     rounds: int = 2

@@ -40,7 +40,7 @@ STREAMS = ("zipf", "iid", "meta_low", "meta_medium", "sessions")
 class Config:
     """Depths that are stepped, on the cell; depths that are `counted`, over `batches` global batches of each stream."""
 
-    cell: Cell = field(default_factory=lambda: Cell(batch=512, calibration=1 << 20))
+    cell: Cell = field(default_factory=lambda: Cell(batch=512))
     depths: tuple[int, ...] = (1, 2, 4, 8)
     counted: tuple[int, ...] = (1, 2, 3, 4, 6, 8)
     streams: tuple[str, ...] = STREAMS

@@ -24,7 +24,7 @@ ARMS = (*BASELINES, FEC, FULL, MICRO)
 class Config:
     """`cell` at each of the `emulated` shapes, then priced at each of the `simulated` ones (nominal links if none)."""
 
-    cell: Cell = field(default_factory=lambda: Cell(batch=512, counted=8, calibration=1 << 20))
+    cell: Cell = field(default_factory=lambda: Cell(batch=512, counted=8))
     emulated: tuple[tuple[int, int], ...] = ((2, 2), (2, 4))
     simulated: tuple[tuple[int, int], ...] = ((2, 2), (2, 4), (4, 4), (4, 8), (8, 8), (16, 8))
     steps: int = 4

@@ -20,15 +20,15 @@ from experiments.fec._cell import Cell, emulated, tiny
 class Config:
     """`arms` in turn, tables cut at `cell.max_rows`."""
 
-    cell: Cell = field(default_factory=lambda: Cell(batch=1024, max_rows=100_000, calibration=1 << 21))
+    cell: Cell = field(default_factory=lambda: Cell(batch=1024, max_rows=100_000))
     arms: tuple[str, ...] = (*BASELINES, FULL, "allgather")
     steps: int = 3
     rounds: int = 1
 
 
 SMALL = (*BASELINES, FULL, "allgather", "dense")
-GRID = (Config(), Config(Cell(batch=1024, max_rows=1_000, calibration=1 << 21), SMALL))
-LAPTOP = (Config(Cell(batch=256, max_rows=500, calibration=1 << 20), ("unique", FULL, "allgather", "dense"), steps=2),)
+GRID = (Config(), Config(Cell(batch=1024, max_rows=1_000), SMALL))
+LAPTOP = (Config(Cell(batch=256, max_rows=500), ("unique", FULL, "allgather", "dense"), steps=2),)
 TINY = (Config(tiny(), ("unique", "allgather", "dense"), steps=1),)
 BUDGET_S = 12.0
 

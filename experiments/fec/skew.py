@@ -25,7 +25,7 @@ class Config:
     links) of the cell itself are clocked.
     """
 
-    cell: Cell = field(default_factory=lambda: Cell(batch=512, calibration=1 << 21))
+    cell: Cell = field(default_factory=lambda: Cell(batch=512))
     alphas: tuple[float, ...] = (0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2)
     batches: tuple[int, ...] = (256, 512, 1024, 2048)
     steps: int = 3

@@ -23,7 +23,7 @@ ARMS = (*BASELINES, FEC, FULL, MICRO)
 class Config:
     """`arms` in turn on each of `streams`."""
 
-    cell: Cell = field(default_factory=lambda: Cell(batch=1024, calibration=1 << 21))
+    cell: Cell = field(default_factory=lambda: Cell(batch=1024))
     streams: tuple[str, ...] = ORDERS
     arms: tuple[str, ...] = ARMS
     steps: int = 3
@@ -31,7 +31,7 @@ class Config:
 
 
 GRID = (Config(),)
-LAPTOP = (Config(Cell(batch=512, calibration=1 << 20), ("meta_medium",), ("raw", "unique", FULL), steps=3),)
+LAPTOP = (Config(Cell(batch=512), ("meta_medium",), ("raw", "unique", FULL), steps=3),)
 TINY = (Config(tiny(), ("sessions",), ("unique", FULL), steps=1),)
 BUDGET_S = 14.0
 

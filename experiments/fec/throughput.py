@@ -37,7 +37,7 @@ ALL = (*BASELINES, FEC, FULL, MICRO)
 class Config:
     """`arms` of each of `models`, all in turn."""
 
-    cell: Cell = field(default_factory=lambda: Cell(batch=512, calibration=1 << 20))
+    cell: Cell = field(default_factory=lambda: Cell(batch=512))
     models: tuple[str, ...] = MODELS
     arms: tuple[str, ...] = ALL
     steps: int = 3

@@ -23,7 +23,7 @@ ARMS = (*BASELINES, FEC, FULL, MICRO)
 class Config:
     """Each share of `emulated` on a cluster, each of `simulated` priced on its links (or nominal ones)."""
 
-    cell: Cell = field(default_factory=lambda: Cell(batch=512, calibration=1 << 20))
+    cell: Cell = field(default_factory=lambda: Cell(batch=512))
     emulated: tuple[float, ...] = (0.25, 0.5, 0.75)
     simulated: tuple[float, ...] = (0.25, 0.35, 0.45, 0.5, 0.55, 0.65, 0.75)
     steps: int = 3
