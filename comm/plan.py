@@ -4,9 +4,10 @@ hand.
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 
@@ -15,6 +16,7 @@ from kernels import TableSpec
 from .wire import WIRES, Wire
 
 Split = Literal["modulo", "range"]
+Made = TypeVar("Made")
 STRATEGIES = (
     "replicated",
     "replicated_dense",
@@ -179,13 +181,15 @@ class Plan:
 
     @staticmethod
     def from_json(text: str) -> "Plan":
-        """Read what `to_json` wrote, or a hand-edited one: checked as any Plan."""
+        """Read what `to_json` wrote, or a hand-edited one: checked as any Plan, errors name the line."""
         fields = json.loads(text)
-        tables = (TableSpec(**{**table, "dtype": _dtype(table)}) for table in fields["tables"])
-        placements = (
-            Placement(**{**p, "ranks": tuple(p["ranks"]), "hot": tuple(p["hot"])}) for p in fields["placements"]
-        )
-        return Plan(fields["world"], tuple(tables), tuple(placements))
+        tables = tuple(_made(text, "name", table, _table) for table in fields["tables"])
+        placements = tuple(_made(text, "table", placement, _placement) for placement in fields["placements"])
+        try:
+            return Plan(fields["world"], tables, placements)
+        except ValueError as error:
+            named = re.search(r"table '([^']*)'", str(error))
+            raise ValueError(f"{_line(text, 'table', named[1]) if named else ''}{error}") from error
 
     @property
     def hash(self) -> str:
@@ -204,6 +208,32 @@ def _difference(names: Sequence[str], placed: Sequence[str]) -> str:
     reasons += [f"no table for {name!r}" for name in placed if name not in names]
     reasons += [f"{_repeated(placed)} placed more than once"] if _repeated(placed) else []
     return ", ".join(reasons) or f"the tables are {list(names)}, the placements {list(placed)}"
+
+
+def _line(text: str, key: str, name: str) -> str:
+    """`line N: ` of the last line of JSON in which `key` has the value `name`; empty if none has."""
+    found = re.compile(f'"{key}"\\s*:\\s*{re.escape(json.dumps(name))}')
+    numbers = [number for number, line in enumerate(text.splitlines(), 1) if found.search(line)]
+    return f"line {numbers[-1]}: " if numbers else ""
+
+
+def _made(text: str, key: str, fields: dict[str, Any], make: Callable[[dict[str, Any]], Made]) -> Made:
+    """`make(fields)`; an error names table and line."""
+    try:
+        return make(fields)
+    except (KeyError, TypeError, ValueError) as error:
+        name = str(fields.get(key, ""))
+        reason = f"expected {error}, given none" if isinstance(error, KeyError) else str(error)
+        known = "" if repr(name) in reason else f"table {name!r}: "
+        raise ValueError(f"{_line(text, key, name)}{known}{reason}") from error
+
+
+def _table(fields: dict[str, Any]) -> TableSpec:
+    return TableSpec(**{**fields, "dtype": _dtype(fields)})
+
+
+def _placement(fields: dict[str, Any]) -> Placement:
+    return Placement(**{**fields, "ranks": tuple(fields["ranks"]), "hot": tuple(fields["hot"])})
 
 
 def _dtype(table: dict[str, str]) -> torch.dtype:

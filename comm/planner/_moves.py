@@ -139,7 +139,7 @@ def worth(s: State, dense: Floats, overlap: int, cap: float, scale: float) -> tu
 
 
 @njit(cache=True)
-def _copy(a: State, b: State, k: int) -> None:
+def copy_team(a: State, b: State, k: int) -> None:
     b.stat[k] = a.stat[k]
     b.cover[k] = a.cover[k]
     b.team[k] = a.team[k]
@@ -150,7 +150,7 @@ def _copy(a: State, b: State, k: int) -> None:
 
 
 @njit(cache=True)
-def _copy_rest(a: State, b: State) -> None:
+def copy_rest(a: State, b: State) -> None:
     b.weights[:] = a.weights
     b.total[:] = a.total
 
@@ -243,7 +243,7 @@ def anneal(
             if n > 64:
                 continue
         touched[:] = False
-        _copy_rest(s, back)
+        copy_rest(s, back)
         load[:] = c.load
         for i in range(n):
             v = moved[i]
@@ -252,7 +252,7 @@ def anneal(
             k = c.options[c.option[v], 0]
             if not touched[k]:
                 touched[k] = True
-                _copy(s, back, k)
+                copy_team(s, back, k)
             enter(f, s, c, v, -1.0)
         gone = c.options[old_option[moved[0]], 0]
         for i in range(n):
@@ -276,7 +276,7 @@ def anneal(
             k = c.options[c.option[v], 0]
             if not touched[k]:
                 touched[k] = True
-                _copy(s, back, k)
+                copy_team(s, back, k)
             enter(f, s, c, v, 1.0)
         for k in range(teams):
             if touched[k]:
@@ -292,8 +292,8 @@ def anneal(
         else:
             for k in range(teams):
                 if touched[k]:
-                    _copy(back, s, k)
-            _copy_rest(back, s)
+                    copy_team(back, s, k)
+            copy_rest(back, s)
             c.load[:] = load
             for i in range(n):
                 c.option[moved[i]] = old_option[moved[i]]
@@ -306,65 +306,3 @@ def anneal(
         rebuild(f, s, c)
         now, step = worth(s, dense, overlap, cap, scale)
     return step
-
-
-@njit(cache=True)
-def runners_up(
-    f: Fixed,
-    s: State,
-    c: Choice,
-    back: State,
-    dense: Floats,
-    overlap: int,
-    cap: float,
-    improve: bool,
-    rng: np.random.Generator,
-) -> tuple[Ints, Floats, int]:
-    """For every table the best of its other options: option (-1: none) and step.
-
-    A table has its ranks chosen anew under each. With `improve` an option that is better than the table's own is taken;
-    how many were, comes last.
-    """
-    tables, world = len(c.option), f.world
-    second, seconds, better = np.full(tables, -1), np.full(tables, np.inf), 0
-    ranks, load = c.ranks[0].copy(), np.empty(world)
-    scale = step_seconds(s, dense, overlap)
-    for t in range(tables):
-        own, before = c.option[t], worth(s, dense, overlap, cap, scale)[0]
-        ranks[:] = c.ranks[t]
-        chosen, chosen_ranks = own, ranks.copy()
-        for o in c.tries[t]:
-            if o < 0 or o == own:
-                continue
-            a, b = c.options[own, 0], c.options[o, 0]
-            _copy_rest(s, back)
-            load[:] = c.load
-            _copy(s, back, a)
-            _copy(s, back, b)
-            enter(f, s, c, t, -1.0)
-            c.option[t] = o
-            settle(f, s, c, t, cap, 0.0, rng)
-            enter(f, s, c, t, 1.0)
-            price(f, s, a)
-            price(f, s, b)
-            cost, step = worth(s, dense, overlap, cap, scale)
-            if step < seconds[t]:
-                second[t], seconds[t] = o, step
-            if improve and cost < before:
-                before, chosen = cost, o
-                chosen_ranks[:] = c.ranks[t]
-            _copy(back, s, a)
-            _copy(back, s, b)
-            _copy_rest(back, s)
-            c.load[:] = load
-            c.option[t] = own
-            c.ranks[t] = ranks
-        if chosen != own:
-            better += 1
-            enter(f, s, c, t, -1.0)
-            c.option[t] = chosen
-            c.ranks[t] = chosen_ranks
-            enter(f, s, c, t, 1.0)
-            price(f, s, c.options[own, 0])
-            price(f, s, c.options[chosen, 0])
-    return second, seconds, better

@@ -1,10 +1,10 @@
 """Finds a plan: for every table a cluster, row parts, blocks of columns and ranks, under a cap on each rank's memory.
 
 Seeds are greedy: every table by its cheapest option under perfect spread, placed by descending load where load is
-least; the same without options whose hottest part alone takes long; and every table in rows over a node. Plans handed
-in (`seeds`) are seeds too. The best of them are annealed (`_moves.py`), one after another if there are restarts; before
-and after it every table tries its other options. Same arguments, same plan: ties fall by table and rank, random numbers
-by `seed`.
+least; the same within the cheapest set of teams, or without options whose hottest part alone takes long; and every
+table in rows over a node. Plans handed in (`seeds`) are seeds too. In the best of them classes of equal tables, then
+single tables try their other options; then it is annealed (`_moves.py`), and every table tries once more. Restarts
+take the next seeds too. Same arguments, same plan: ties fall by table and rank, random numbers by `seed`.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,8 @@ from kernels.sparse_update.optimizer import STATES
 
 from ._arrays import BUFFER, EVERYWHERE, NODES, Fixed, Floats, Ints, State, empty_state
 from ._load import table_bytes
-from ._moves import Choice, anneal, greedy, rebuild, runners_up, worth
+from ._moves import Choice, anneal, greedy, rebuild, worth
+from ._sweeps import runners_up, sweep_classes
 from .bound import Means, bound, means
 from .score import KINDS, OVERLAPS, Overlap, Score, Team, dense_seconds, fix, score, teams_of
 from .workload import Workload
@@ -30,6 +31,8 @@ HOT, COLD = 0.3, 0.003
 """Temperature at the start, in an even share of a table in the step, and at the end, over that."""
 WARMER = 6.0
 """Every second restart begins at so many times that temperature."""
+SWEEPS = 3
+"""Over classes of equal tables before annealing, and over tables after it, at the most."""
 TRIED = 8
 """Options of a table that are tried."""
 LONG = 0.5
@@ -132,11 +135,16 @@ def search(
         _, name, start = starts[turn // 2 % len(starts)]
         choice = start._replace(option=start.option.copy(), ranks=start.ranks.copy(), load=start.load.copy())
         rebuild(f, state, choice)
-        runners_up(f, state, choice, back, dense, mode, cap, True, rng)
+        for _ in range(SWEEPS):
+            if not sweep_classes(f, state, choice, back, dense, mode, cap, space.classes, rng):
+                break
+        runners_up(f, state, choice, back, dense, mode, cap, True, False, rng)
         if moves:
             warm = hot * WARMER if turn % 2 else hot
             anneal(f, state, choice, back, dense, mode, cap, moves // max(1, restarts), warm, COLD * hot, rng)
-            runners_up(f, state, choice, back, dense, mode, cap, True, rng)
+        for _ in range(SWEEPS):
+            if not runners_up(f, state, choice, back, dense, mode, cap, True, True, rng)[2]:
+                break
         rebuild(f, state, choice)
         found = worth(state, dense, mode, cap, 1e6)[1]
         if best is None or found < best[0]:
@@ -146,15 +154,16 @@ def search(
     rebuild(f, state, choice)
     space.check_fit(state, choice, cap)
     plan = space.plan(choice)
-    second, seconds, _ = runners_up(f, state, choice, back, dense, mode, cap, False, np.random.default_rng(0))
+    second, seconds, _ = runners_up(f, state, choice, back, dense, mode, cap, False, True, np.random.default_rng(0))
     scored = score(plan, workload, topology, overlap)
     reasons = tuple(space.reason(choice, t, int(second[t]), seconds[t] - scored.step_s) for t in range(len(f.ids)))
     return Planned(plan, scored, at_least.seconds, reasons, name)
 
 
 class Space:
-    """The options of every table, as arrays: `options` [n, 3] (number of the team, columns, parts; 0: everywhere), `keys`
-    the same with the team itself, `allowed` [tables, n], `seeded` those of plans handed in alone.
+    """The options of every table, as arrays: `options` [n, 3] (number of the team, columns, parts; 0: everywhere),
+    `keys` the same with the team itself, `allowed` [tables, n], `seeded` those of plans handed in alone, `classes`
+    [tables] of equal tables.
     """
 
     def __init__(self, workload: Workload, topology: Topology, options: Options, seeds: Sequence[Plan]) -> None:
@@ -191,6 +200,8 @@ class Space:
                 self.seeded[t, o] = not self.allowed[t, o]
         self.allowed |= self.seeded
         self.fixed: Fixed = fix(workload, topology, self.teams)
+        like = [(load.table.rows, load.table.dim, load.table.dtype, load.hotness) for load in workload.tables]
+        self.classes = np.array([list(dict.fromkeys(like)).index(one) for one in like])
         self.slots = max(1, int((self.options[:, 1] * self.options[:, 2]).max()))
 
     @staticmethod
