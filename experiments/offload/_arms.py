@@ -153,11 +153,6 @@ class Lane:
         """The store of its one team."""
         return self.timed.embedding.teams[0].strategy.store
 
-    @property
-    def label(self) -> str:
-        """Of its one team."""
-        return self.timed.embedding.teams[0].label
-
     def step(self) -> float:
         """Seconds that the next batch takes."""
         begin = time.perf_counter()
