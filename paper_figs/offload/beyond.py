@@ -20,7 +20,7 @@ def draw(df: pd.DataFrame) -> Figure:
         for arm, part in rows.groupby("point.arm", sort=False):
             style.line(ax, part["point.dense"], part["metrics.slow_down"], kind_of(df), colours[arm], str(arm))
         mark(ax, TARGET, PUBLISHED)
-        ax.set(xlabel="dense part / embedding step", ylabel="slower than the same model on the device, %",
+        ax.set(xlabel="dense part / embedding step", ylabel="slower than the device, %",
                title=f"{order}, link 1/{link:g}")  # fmt: skip
     axes[0].legend(fontsize=6)
     style.kind_legend(fig, df["kind"])

@@ -19,7 +19,7 @@ def draw(df: pd.DataFrame) -> Figure:
         for arm, rows in df.loc[df["point.order"] == order].groupby("point.arm", sort=False):
             style.line(more, rows["point.dense_over_link"], rows["more"], kind_of(df), colours[arm], str(arm))
             style.line(stall, rows["point.dense_over_link"], rows["stall"], kind_of(df), colours[arm])
-        more.set(xlabel="dense part / link time of a step", ylabel="more than the device / link time", title=order)
+        more.set(xlabel="dense part / link time of a step", ylabel="more than device / link time", title=order)
         stall.set(xlabel="dense part / link time of a step", ylabel="stall / link time", title=order)
     axes[0].legend()
     style.kind_legend(fig, df["kind"])

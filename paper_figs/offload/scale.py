@@ -38,7 +38,7 @@ def draw(df: pd.DataFrame) -> Figure:
     for key, part in groups(cases, ["point.arm", "point.kernels"]):
         style.line(needed, part["point.scale"], part["metrics.dense_for_26"], "predicted", colours[key],
                    f"{key[0]}, {key[1]} kernels")  # fmt: skip
-    needed.set(xscale="log", xlabel="model / device memory", ylabel="dense part for 26 %, x embedding step")
+    needed.set(xscale="log", xlabel="model / device memory", ylabel="dense / embedding, for 26 %")
     needed.legend(fontsize=6)
     style.kind_legend(fig, df["kind"])
     return fig
