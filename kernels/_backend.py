@@ -59,7 +59,7 @@ def missing(backend: str, device: torch.device) -> str | None:
     return None
 
 
-_PLAIN_KEYS = torch._C._dispatch_keys(torch.empty(0)) | torch._C._dispatch_keys(torch.empty(0, requires_grad=True))
+_PLAIN_KEYS = torch._C._dispatch_keys(torch.zeros(0)) | torch._C._dispatch_keys(torch.zeros(0, requires_grad=True))
 _AT_REST = torch._C._dispatch_tls_local_include_set()
 
 

@@ -51,7 +51,8 @@ def claims(df: pd.DataFrame) -> list[Claim]:
     found = [
         Claim("the auto-sizer within 2 % of the dense grid", "none",
               f"rating {ours.min():.3f} to {ours.max():.3f} of the grid's best of its budgets; bytes "
-              f"{alone.min():.3f} to {alone.max():.3f} of the knapsack's", "predicted"),
+              f"{alone.min():.3f} to {alone.max():.3f} of the knapsack's", "predicted",
+              brief=f"{ours.min():.2f} to {ours.max():.2f} of the grid's best"),
         Claim("the auto-sizer never worse than any fixed load factor", "none",
               f"{int((own <= fixed.reindex(own.index).fillna(float('inf'))).sum())} of {len(own)} memories; "
               f"the best fixed one is {(fixed / own).min():.2f} to {(fixed / own).max():.2f} times ours", "predicted"),
@@ -65,7 +66,7 @@ def claims(df: pd.DataFrame) -> list[Claim]:
             f"a map and a row-wise state of 8 B a row would alone take {row['metrics.floor_bytes'] / 1e9:.3g} GB of it)"
         )
         claim = f"planned on {row['point.ranks']} devices: {row['point.plan']}"
-        found.append(Claim(claim, "none", got, row["kind"]))
+        found.append(Claim(claim, "none", got, row["kind"], brief=f"{row['metrics.seconds']:.1f} s"))
     return found
 
 

@@ -57,7 +57,7 @@ def claims(df: pd.DataFrame) -> list[Claim]:
         )
         found.append(Claim(f"{scale:.0f}x the device's memory at most 15 % slower than the same model on the device "
                            f"(paper: 26 %): {order}, link 1/{link:.0f}, dense {dense:g}x the embedding step",
-                           "abstract", got, "emulated vs paper"))  # fmt: skip
+                           "abstract", got, "emulated vs paper", brief=got))  # fmt: skip
     for (order, which, kernels), part in groups(predicted, ["point.order", "point.rows", "point.kernels"]):
         at = part.loc[part["point.scale"] == scale]
         got = "; ".join(
