@@ -29,6 +29,7 @@ from .workload import Workload
 MOVES = 30_000
 HOT, COLD = 0.3, 0.003
 """Temperature at the start, in an even share of a table in the step, and at the end, over that."""
+FEW, RESTARTS = 64, 6
 WARMER = 6.0
 """Every second restart begins at so many times that temperature."""
 SWEEPS = 3
@@ -109,11 +110,14 @@ def search(
     overlap: Overlap = "none",
     options: Options | None = None,
     moves: int = MOVES,
-    restarts: int = 1,
+    restarts: int | None = None,
     seed: int = 0,
     seeds: Sequence[Plan] = (),
 ) -> Planned:
-    """The best plan found within `moves` tries over all `restarts`; `cap` bytes of memory a rank, buffers included.
+    """The best plan found with `moves` tries in each of the `restarts`; `cap` bytes of memory a rank, buffers included.
+
+    By default small models (FEW tables) begin RESTARTS times, from other seeds and temperatures, and others once. With
+    no moves there is no annealing: classes and tables try their options from the best seed, and that is all.
 
     Raises ValueError for a table none of whose options fits on an empty rank, and for a cap that no plan found keeps:
     both name table, bytes and the largest free rank.
@@ -130,9 +134,10 @@ def search(
     starts = _starts(space, own, at_least.teams, seeds, state, cap, dense, mode)
     best: tuple[float, str, Choice] | None = None
     hot = HOT / len(workload.tables)
-    for turn in range(max(1, restarts)):
+    turns = restarts or (RESTARTS if len(workload.tables) <= FEW else 1)
+    for turn in range(turns):
         rng = np.random.default_rng([seed, turn])
-        _, name, start = starts[turn // 2 % len(starts)]
+        _, name, start = starts[turn % len(starts)]
         choice = start._replace(option=start.option.copy(), ranks=start.ranks.copy(), load=start.load.copy())
         rebuild(f, state, choice)
         for _ in range(SWEEPS):
@@ -141,8 +146,8 @@ def search(
         runners_up(f, state, choice, back, dense, mode, cap, True, False, rng)
         if moves:
             warm = hot * WARMER if turn % 2 else hot
-            anneal(f, state, choice, back, dense, mode, cap, moves // max(1, restarts), warm, COLD * hot, rng)
-        for _ in range(SWEEPS):
+            anneal(f, state, choice, back, dense, mode, cap, moves, warm, COLD * hot, rng)
+        for _ in range(SWEEPS if moves else 0):
             if not runners_up(f, state, choice, back, dense, mode, cap, True, True, rng)[2]:
                 break
         rebuild(f, state, choice)

@@ -79,7 +79,7 @@ def tiny_case(nodes: int, local: int, tables: int, clusters: tuple[str, ...], ca
     best, plan = brute_force(work, topology, 1e12, overlap, options)
     assert plan is not None
     assert score(plan, work, topology, overlap).step_s == pytest.approx(best, rel=1e-9)
-    found = search(work, topology, 1e12, overlap, options, moves=4000, restarts=4)
+    found = search(work, topology, 1e12, overlap, options, moves=2000, restarts=6)
     assert found.bound_s <= best * (1 + 1e-9)
     assert found.score.step_s >= best * (1 - 1e-9)
     return found.score.step_s, best
