@@ -6,14 +6,15 @@ plan, all without overlap, from 1 to 16 nodes of 8, global batch 65536.
 
 Command: python -m experiments run embark/comm_share        a minute
 Expect: a share that grows with nodes, most with the flat exchange.
-Metrics: `share` of the step in per cent (keys, values and gradients of the tables on the network), `step_ms`.
+Metrics: `share` of the step in per cent (keys, values and gradients of the tables on the network), `step_ms`; `fits`, 0
+where table-row-wise would need more memory than a rank has (T200 and T510 on one node): priced all the same.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from experiments.config import Measurement
-from experiments.embark._simulated import MODELS, NODES, RANKS_PER_NODE, Job, modes, searched, table_rows
+from experiments.embark._simulated import MEMORY, MODELS, NODES, RANKS_PER_NODE, Job, modes, searched, table_rows
 
 PAPER = {8: 25.0, 128: 51.0}
 """Per cent by ranks; developer.nvidia.com/blog, "Boost large-scale recommendation system training embedding using
@@ -54,4 +55,6 @@ def measure(config: Config) -> Iterator[Measurement]:
             for arm, plan in arms.items():
                 priced = job.price(plan)
                 metrics = {"share": 100 * priced.communication_s / priced.step_s, "step_ms": 1e3 * priced.step_s}
-                yield Measurement({**job.point, "arm": arm}, metrics, {"share": "%", "step_ms": "ms"}, 1, "simulated")
+                metrics["fits"] = float(priced.fits(MEMORY))
+                unit = {"share": "%", "step_ms": "ms", "fits": "1"}
+                yield Measurement({**job.point, "arm": arm}, metrics, unit, 1, "simulated")

@@ -5,7 +5,7 @@ and the search's plan with overlap. Strong: 65536 samples in all. Weak: 512 a ra
 
 Command: python -m experiments run embark/scaling        two minutes
 Expect: strong scaling well below linear for table-row-wise, nearer to it for the search.
-Metrics: `step_ms`, `samples_per_s`.
+Metrics: `step_ms`, `samples_per_s`; `fits`, 0 where a plan would need more memory than a rank has: priced all the same.
 """
 
 from collections.abc import Iterator
@@ -15,6 +15,7 @@ from comm.plan import Plan
 from experiments.config import Measurement, grid
 from experiments.embark._simulated import (
     BATCH,
+    MEMORY,
     MODELS,
     NODES,
     RANKS_PER_NODE,
@@ -61,7 +62,9 @@ def measure(config: Config) -> Iterator[Measurement]:
             ("search", "steps", found),
         )
         for arm, overlap, plan in arms:
-            step = job.price(plan, overlap).step_s
+            priced = job.price(plan, overlap)
+            step = priced.step_s
             point = {**job.point, "form": config.form, "batch": batch, "arm": arm, "overlap": overlap}
-            metrics = {"step_ms": 1e3 * step, "samples_per_s": batch / step}
-            yield Measurement(point, metrics, {"step_ms": "ms", "samples_per_s": "1/s"}, 1, "simulated")
+            metrics = {"step_ms": 1e3 * step, "samples_per_s": batch / step, "fits": float(priced.fits(MEMORY))}
+            unit = {"step_ms": "ms", "samples_per_s": "1/s", "fits": "1"}
+            yield Measurement(point, metrics, unit, 1, "simulated")
