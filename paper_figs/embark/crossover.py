@@ -18,22 +18,23 @@ KEYS = ["config.nodes", "point.ranks_per_node", "config.dim", "kind"]
 def draw(df: pd.DataFrame) -> Figure:
     """Time of reduction over that of the other cluster; above 1 the other one is faster. Dashed: bytes, by formula."""
     df = _first(df)
-    panels = [(part, where) for part in ("unique", "replicated") for where in WHERES]
-    fig, axes = style.figure(2, 2, height=2.5)
-    for ax, (part, where) in zip(axes, panels, strict=True):
-        shown = with_ratios(df.loc[df["point.part"].eq(part)])
-        for i, ((form,), rows) in enumerate(groups(shown, "point.form")):
-            for (kind,), of_kind in groups(rows, "kind"):
-                label = form if where == ALL else None
+    columns = [(kind, where) for (kind,), _ in groups(df, "kind") for where in WHERES]
+    fig, axes = style.figure(2, len(columns), height=2.5)
+    for row, part in enumerate(("unique", "replicated")):
+        for column, (kind, where) in enumerate(columns):
+            ax = axes[row * len(columns) + column]
+            shown = with_ratios(df.loc[df["point.part"].eq(part) & df["kind"].eq(kind)])
+            for i, ((form,), rows) in enumerate(groups(shown, "point.form")):
                 look = {"linestyle": ""} if part == "unique" else {}
-                style.line(ax, of_kind["x"], of_kind[where], kind, i, label, markersize=3, **look)
-            curve = rows.groupby("x")["metrics.formula"].median()
-            style.line(ax, curve.index, curve, "predicted", i, linewidth=0.8)
-        ax.axhline(1, color="#333333", linewidth=0.8)
-        xlabel = "distinct ids a bag, u h" if part == "unique" else "rows of a table"
-        ax.set(xscale="log", yscale="log", title=f"{part}: {where}", xlabel=xlabel, ylabel=f"reduction / {part}")
-        if where == ALL:
-            ax.legend()
+                style.line(ax, rows["x"], rows[where], kind, i, form if where == ALL else None, markersize=3, **look)
+                curve = rows.groupby("x")["metrics.formula"].median()
+                style.line(ax, curve.index, curve, "predicted", i, linewidth=0.8)
+            ax.axhline(1, color="#333333", linewidth=0.8)
+            xlabel = "distinct ids a bag, u h" if part == "unique" else "rows of a table"
+            ax.set(xscale="log", yscale="log", title=f"{kind},\n{where}", xlabel=xlabel,
+                   ylabel=f"reduction / {part}" if column == 0 else "")  # fmt: skip
+            if where == ALL:
+                ax.legend()
     style.kind_legend(fig, [*df["kind"], "predicted"])
     return fig
 

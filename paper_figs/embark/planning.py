@@ -21,7 +21,8 @@ def draw(df: pd.DataFrame) -> Figure:
         if len(rows) > 1:
             worse = 100 * (rows["step_ms"] / rows["step_ms"].min() - 1)
             style.line(quality, rows["plan_s"], worse, "simulated", i, label)
-        style.line(size, [tables], [rows["plan_s"].iloc[-1]], "measured", i, label, linestyle="")
+        own = rows.loc[rows["point.moves"].eq(0), "plan_s"]
+        style.line(size, [tables] * len(own), own, "measured", i, label, linestyle="")
     quality.set(xlabel="s of planning, one core", ylabel="% above the best plan", xscale="log")
     size.set(xlabel="tables", ylabel="s of planning, one core", xscale="log", yscale="log")
     for axis in (quality.xaxis, size.xaxis, size.yaxis):
@@ -42,11 +43,11 @@ def claims(df: pd.DataFrame) -> list[Claim]:
     )
     found = [Claim("T510 on 128 ranks planned within 2 s; seconds as it grows", "none", got, "measured")]
     for (model, tables, nodes), rows in groups(plans, *KEYS[:3]):
-        quick = rows.loc[rows["plan_s"].le(0.5)]
-        if len(rows) > 1 and len(quick):
-            worse = 100 * (quick["step_ms"].min() / rows["step_ms"].min() - 1)
-            got = f"{worse:.1f} % above the best ({model}, {tables} tables, {nodes} nodes)"
-            found.append(Claim("a plan of 0.5 s within 2 % of that of the longest search", "none", got, "simulated"))
+        if len(rows) > 1:
+            first = rows.iloc[0]
+            worse = 100 * (first["step_ms"] / rows["step_ms"].min() - 1)
+            got = f"{first['plan_s']:.2f} s: {worse:.2f} % above the best ({model}, {tables} tables, {nodes} nodes)"
+            found.append(Claim("a plan within 2 % of that of the longest search in 0.5 s", "none", got, "measured"))
     return found
 
 
