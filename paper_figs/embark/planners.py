@@ -69,7 +69,7 @@ def claims(df: pd.DataFrame) -> list[Claim]:
         swept = large[STRONGEST] / large[OURS]
         each = ", ".join(f"{model} {r:.2f}x" for (model, _), r in swept.items())
         node = (large[STRONGEST] / large[NODE]).mean()
-        got = f"mean {swept.mean():.2f}x ({each}); with node-level de-duplication mean {node:.2f}x"
+        got = f"mean {swept.mean():.3f}x ({each}); with node-level de-duplication mean {node:.3f}x"
         found.append(Claim(f"embedding time at {LARGEST} nodes 1.2x below HugeCTR's planner swept by hand, on average",
                            "none", got, "simulated"))  # fmt: skip
     ours = best.loc[best["point.planner"].eq(OURS)]
