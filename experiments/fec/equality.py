@@ -70,7 +70,7 @@ class Config:
 GRID = (*grid(Config, optimizer=("sgd", "adagrad", "rowwise_adagrad", "adam")), Config(ranks=4))
 LAPTOP = (Config(steps=50, arms=("unique", "tier ring", "tier+prefetch+deferral", "parts", TRAINED[-1])),)
 TINY = (Config(steps=10, batch=32, max_rows=40, hot=60, arms=("unique", "tier+prefetch+deferral")),)
-BUDGET_S = 14.0
+BUDGET_S = 9.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:

@@ -30,7 +30,7 @@ SMALL = (*BASELINES, FULL, "allgather", "dense")
 GRID = (Config(), Config(Cell(batch=1024, max_rows=1_000), SMALL))
 LAPTOP = (Config(Cell(batch=256, max_rows=500), ("unique", FULL, "allgather", "dense"), steps=2),)
 TINY = (Config(tiny(), ("unique", "allgather", "dense"), steps=1),)
-BUDGET_S = 12.0
+BUDGET_S = 16.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:

@@ -37,7 +37,7 @@ LAPTOP = (Config(alphas=(0.6, 0.9, 1.2), batches=(256, 1024), steps=0),)
 TINY = (
     Config(tiny(batch=8), (0.6, 1.2), (16,), steps=0),
 )  # fmt: skip
-BUDGET_S = 14.0
+BUDGET_S = 9.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:

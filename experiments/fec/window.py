@@ -35,7 +35,7 @@ LAPTOP = (Config(emulated=(), simulated=(0.25, 0.5, 0.75)),)
 TINY = (
     Config(tiny(batch=8), (), (0.25, 0.75)),
 )  # fmt: skip
-BUDGET_S = 10.0
+BUDGET_S = 7.0
 
 
 def measure(config: Config) -> Iterator[Measurement]:
