@@ -20,12 +20,12 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from torchrec import __version__
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
@@ -105,7 +105,7 @@ def planned(case: Case) -> dict[str, Any]:
     )  # fmt: skip
     began = time.perf_counter()
     found = {
-        "torchrec": __version__, "model": case.model, "nodes": case.nodes, "ranks_per_node": RANKS_PER_NODE,
+        "torchrec": version("torchrec"), "model": case.model, "nodes": case.nodes, "ranks_per_node": RANKS_PER_NODE,
         "batch": BATCH, "hbm_gib": case.hbm, "timeout_s": TIMEOUT_S,
     }  # fmt: skip
     try:

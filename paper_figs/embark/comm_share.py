@@ -41,7 +41,7 @@ def claims(df: pd.DataFrame) -> list[Claim]:
         if arm in mean.index.get_level_values(0):
             of_arm = mean[arm]
             parts.append(f"{arm}: " + ", ".join(f"{share:.0f} % at {ranks}" for ranks, share in of_arm.items()))
-    out = here.loc[here["metrics.fits"].eq(0)] if "metrics.fits" in here else here.iloc[:0]
+    out = here.loc[here["metrics.fits"].eq(0)]
     parts += [f"{len(out)} of {len(here)} plans would not fit in memory"] if len(out) else []
     return [
         Claim("share of embedding communication grows with ranks (mean over models)", "25 % at 8, 51 % at 128 ranks",

@@ -50,7 +50,7 @@ def claims(df: pd.DataFrame) -> list[Claim]:
             parts.append(f"{arm}, overlap {overlap}: mean {100 * mean:.0f} % ({each})")
         nodes = (int(rows["point.nodes"].min()), int(rows["point.nodes"].max()))
         claim = f"{form} scaling: throughput a node at {nodes[1]} nodes over that at {nodes[0]}"
-        out = rows.loc[rows["metrics.fits"].eq(0)] if "metrics.fits" in rows else rows.iloc[:0]
+        out = rows.loc[rows["metrics.fits"].eq(0)]
         parts += [f"{len(out)} of {len(rows)} plans would not fit in memory"] if len(out) else []
         found.append(Claim(claim, "none", "; ".join(parts), "simulated"))
     return found
