@@ -42,7 +42,7 @@ class Config:
 
 GRID = (Config(), Config(dim=112))
 LAPTOP = (Config(rows=40_000, depths=(16,), pairs=9),)
-TINY = (Config(rows=512, dim=8, moved=64, depths=(2,), pairs=3),)
+TINY = (Config(rows=512, dim=8, moved=64, depths=(2,), pairs=5),)
 BUDGET_S = 7.0
 
 

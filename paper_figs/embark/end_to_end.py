@@ -96,7 +96,7 @@ def claims(df: pd.DataFrame) -> list[Claim]:
             published = side[1] == BASE
             paper = "mean 1.5x, best 1.77x (abstract)" if published else "none"
             kinds = f"{kind} vs paper" if published else kind
-            found.append(Claim(f"end to end over {words}, {cluster}", paper, got, kinds))
+            found.append(Claim(f"end to end over {words}, {cluster}", paper, got, kinds, got))
     if "metrics.simulated_ms" in df:
         ran = with_cluster(df).dropna(subset=["metrics.simulated_ms"])
         for (kind, cluster), rows in groups(ran, "kind", "cluster"):
@@ -107,7 +107,7 @@ def claims(df: pd.DataFrame) -> list[Claim]:
                 words.append(f"{name} {min(ranks):.2f} to {max(ranks):.2f}, median error {100 * error:.0f} %")
             got = f"{'; '.join(words)} ({len(rows)} plans and overlaps of {rows['point.model'].nunique()} models)"
             claim = f"plans rank as foretold: Spearman's correlation within a model, {cluster}"
-            found.append(Claim(claim, "none", got, f"simulated vs {kind}"))
+            found.append(Claim(claim, "none", got, f"simulated vs {kind}", got))
     return found
 
 

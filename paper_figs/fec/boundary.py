@@ -62,4 +62,4 @@ def claims(df: pd.DataFrame) -> list[Claim]:
             f"({best['metrics.hot_rows']:.0f} rows)"
         )
     words = f"the boundary that the model chose at most {PERCENT} % slower than the best of the sweep"
-    return [Claim(words, "none", "; ".join(got), kind_of(df))]
+    return [Claim(words, "none", "; ".join(got), kind_of(df), "; ".join(got))]

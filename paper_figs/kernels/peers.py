@@ -74,7 +74,7 @@ def _against_sgd(steps: pd.DataFrame) -> Claim | None:
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     got = f"{mean:.2f}x, geometric mean of {len(ratios)} cases ({min(ratios):.2f} to {max(ratios):.2f})"
     what = "step with rowwise_adagrad against FBGEMM's step with SGD: at least 1.6x"
-    return Claim(what, "none", got, steps["kind"].iloc[0], brief=f"{mean:.2f}x")
+    return Claim(what, "none", got, steps["kind"].iloc[0], brief=shown)
 
 
 def best_of(df: pd.DataFrame) -> pd.DataFrame:
@@ -101,12 +101,13 @@ def _claim(df: pd.DataFrame, what: str, least: float) -> Claim | None:
     below = sum(row["metrics.ratio_high"] < FLOOR for row in rows)
     peers = " and ".join(sorted(df.loc[df["point.arm"].isin(PEERS), "point.arm"].unique()))
     own = df.loc[df["point.arm"] == "cpu", "metrics.of_random_rows"]
+    shown = f"{mean:.3f}x" if abs(mean - least) < 0.005 else f"{mean:.2f}x"  # not rounded up to its target
     got = (
-        f"{mean:.2f}x, geometric mean of {len(rows)} cases ({min(ratios):.2f} to {max(ratios):.2f}; "
+        f"{shown}, geometric mean of {len(rows)} cases ({min(ratios):.2f} to {max(ratios):.2f}; "
         f"{below} wholly below {FLOOR}); ours at {own.min():.2f} to {own.max():.2f} of the rate of random rows"
         + (f"; below the target: {'; '.join(misses)}" if misses else "")
     )
-    return Claim(f"{what} ({peers}): at least {least}x", "none", got, df["kind"].iloc[0], brief=f"{mean:.2f}x")
+    return Claim(f"{what} ({peers}): at least {least}x", "none", got, df["kind"].iloc[0], brief=shown)
 
 
 def _ratio(row: dict) -> str:

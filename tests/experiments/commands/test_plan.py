@@ -12,6 +12,7 @@ TABLES = [
 ]
 
 
+@pytest.mark.slow
 def test_a_table_list_becomes_a_plan_with_reasons(tmp_path, capsys):
     (tmp_path / "tables.json").write_text(json.dumps(TABLES))
     main(str(tmp_path / "tables.json"), "1x8xH100", "60GB", moves=500, out=tmp_path / "plan.json",
