@@ -72,7 +72,8 @@ def _against_sgd(steps: pd.DataFrame) -> Claim | None:
     both = ours.merge(peer, on=CASE, suffixes=("", "_peer"))
     ratios = list(both["metrics.ms_peer"] / both["metrics.ms"])
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    got = f"{mean:.2f}x, geometric mean of {len(ratios)} cases ({min(ratios):.2f} to {max(ratios):.2f})"
+    shown = _shown(mean, 1.6)
+    got = f"{shown}, geometric mean of {len(ratios)} cases ({min(ratios):.2f} to {max(ratios):.2f})"
     what = "step with rowwise_adagrad against FBGEMM's step with SGD: at least 1.6x"
     return Claim(what, "none", got, steps["kind"].iloc[0], brief=shown)
 
@@ -101,13 +102,18 @@ def _claim(df: pd.DataFrame, what: str, least: float) -> Claim | None:
     below = sum(row["metrics.ratio_high"] < FLOOR for row in rows)
     peers = " and ".join(sorted(df.loc[df["point.arm"].isin(PEERS), "point.arm"].unique()))
     own = df.loc[df["point.arm"] == "cpu", "metrics.of_random_rows"]
-    shown = f"{mean:.3f}x" if abs(mean - least) < 0.005 else f"{mean:.2f}x"  # not rounded up to its target
+    shown = _shown(mean, least)
     got = (
         f"{shown}, geometric mean of {len(rows)} cases ({min(ratios):.2f} to {max(ratios):.2f}; "
         f"{below} wholly below {FLOOR}); ours at {own.min():.2f} to {own.max():.2f} of the rate of random rows"
         + (f"; below the target: {'; '.join(misses)}" if misses else "")
     )
     return Claim(f"{what} ({peers}): at least {least}x", "none", got, df["kind"].iloc[0], brief=shown)
+
+
+def _shown(mean: float, least: float) -> str:
+    """A ratio, with a digit more where two would round it to its target."""
+    return f"{mean:.3f}x" if abs(mean - least) < 0.005 else f"{mean:.2f}x"
 
 
 def _ratio(row: dict) -> str:
