@@ -54,7 +54,7 @@ def claims(df: pd.DataFrame) -> list[Claim]:
                 f"sides mean {alone.mean():.2f}x, best {alone.max():.2f}x"
             )
             claim = f"EMBark over table-row-wise without overlap, hierarchical on both sides, {cluster}"
-            found.append(Claim(claim, "mean 1.5x, best 1.77x (abstract)", got, f"{kind} vs paper"))
+            found.append(Claim(claim, "mean 1.5x, best 1.77x (abstract)", got, f"{kind} vs paper", got))
     return found
 
 
