@@ -30,7 +30,7 @@ def draw(df: pd.DataFrame) -> Figure:
         ax.axhline(1, color="#333333", linewidth=0.8)
         ax.set(title=model, ylabel="times faster" if model == models[0] else "")
         ax.set_xticks(range(len(arms)), arms, rotation=90)
-    axes[0].legend(loc="upper left")
+    axes[-1].legend(*axes[0].get_legend_handles_labels(), loc="lower right", fontsize=6)
     style.kind_legend(fig, df["kind"])
     return fig
 
