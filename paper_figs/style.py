@@ -33,7 +33,13 @@ LINES: dict[Kind, dict[str, Any]] = {
     "predicted": {"linestyle": "--", "marker": ""},
     "paper": {"linestyle": ":", "marker": "x"},
 }
-HATCHES: dict[Kind, str] = {"measured": "", "emulated": "\\\\\\", "simulated": "///", "predicted": "xxx", "paper": "ooo"}
+HATCHES: dict[Kind, str] = {
+    "measured": "",
+    "emulated": "\\\\\\",
+    "simulated": "///",
+    "predicted": "xxx",
+    "paper": "ooo",
+}
 
 RC: dict[Any, Any] = {
     "font.size": 8,
