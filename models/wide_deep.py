@@ -29,7 +29,7 @@ class WideDeep(RankingModel):
     ) -> None:
         super().__init__(embedding, dense_features, dense_dtype)
         check_top(top)
-        self.width = shared_width("WideDeep", embedding.tables)
+        self.width = shared_width(type(self).__name__, embedding.tables)
         self.linear = nn.Linear(dense_features, 1)
         self.top = MLP(dense_features + len(embedding.tables) * (self.width - 1), top, last_relu=False)
         init_dense(self.linear, seed, "linear")
