@@ -19,8 +19,8 @@ def folder_of(folder: Path, step: int) -> Path:
     return folder / f"step-{step:09d}"
 
 
-def publish(path: Path, content: dict[str, Any]) -> None:
-    """Write the manifest of `path`, all of it or none; then delete what is older than the last `KEPT`."""
+def write_manifest(path: Path, content: dict[str, Any]) -> None:
+    """Write the manifest of `path`, all of it or none: from then on the folder is whole."""
     draft = path / f"{MANIFEST}.draft"
     with draft.open("w") as file:
         file.write(json.dumps(content, indent=1) + "\n")
@@ -29,6 +29,11 @@ def publish(path: Path, content: dict[str, Any]) -> None:
     draft.rename(path / MANIFEST)
     for folder in (path, path.parent):
         sync_folder(folder)
+
+
+def publish(path: Path, content: dict[str, Any]) -> None:
+    """Write the manifest of `path`; then delete what is older than the last `KEPT`."""
+    write_manifest(path, content)
     for old in complete(path.parent)[:-KEPT]:
         (old / MANIFEST).unlink()  # first: a folder half deleted must not look whole
         shutil.rmtree(old)

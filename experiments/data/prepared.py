@@ -26,8 +26,8 @@ from experiments.data.batch import (
     split_at,
 )
 from kernels.bags import TableSpec
+from models.manifest import MANIFEST, write_manifest
 
-MANIFEST = "manifest.json"
 VERSION = 1
 _BLOCK = 65_536
 
@@ -143,7 +143,5 @@ def prepare(stream: ClickStream, out: Path, advanced: Callable[[int], object] = 
         "ids": kind.name,
         "bad_lines": getattr(stream, "bad_lines", 0),
     }
-    draft = out / f"{MANIFEST}.draft"
-    draft.write_text(json.dumps(manifest, indent=1) + "\n", encoding="utf-8")
-    draft.rename(out / MANIFEST)
+    write_manifest(out, manifest)
     return PreparedLog(out, stream.tables[0].dim)
